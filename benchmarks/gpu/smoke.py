@@ -184,7 +184,9 @@ def stacked(task: Task) -> None:
                 executor = StackedExecutor(of, compiled=compiled)
                 found = compare.play(of, executor, task.scale.compared, task.in_time)
             apart = compare.difference(compare.tensors(found), compare.tensors(eager))
-            holds = bool(executor.stacks) and (apart <= BOUND or precision != "fp64")
+            # A CPU has convolutions in oneDNN's memory, which is not traced.
+            stacks = task.device == "cpu" or None not in executor.steps.values()
+            holds = stacks and (apart <= BOUND or precision != "fp64")
             task.check(f"gaussian {precision}{' compiled' * compiled}", holds, difference_to_eager=apart)
 
 

@@ -14,13 +14,13 @@ from helpers.playing import convolutions, federation, tensors
 from bayesfed.engine.executors import StackedExecutor, cuda_worker, stacked, traced
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
-from bayesfed.models import convolution
+from bayesfed.models import convolution, network
 
 Make = Callable[..., dict[str, Any]]
 FUNCTORCH: Any = torch._C._functorch
 UNEVEN = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 2, "batch_size": 24}
-# Steps of all kinds: drawn noise, Adam, single images, several phases, gradients of gradients.
-METHODS = ["fedavg", "hbfl", "pfedbayes", "fola", "fedcurv", "bayesadmm", "perfedavg", "pfedvem", "toy_phases"]
+# Steps of all kinds: drawn noise, Adam, single images, several phases, gradients of gradients, and a state that grows.
+METHODS = ["fedavg", "hbfl", "pfedbayes", "fola", "fedcurv", "bayesadmm", "perfedavg", "fedswag", "toy_phases"]
 
 
 @pytest.fixture(autouse=True)
@@ -59,18 +59,22 @@ def test_all_clients_of_equal_networks_train_stacked(name: str, mapping: Make, d
     executor = StackedExecutor(of)
     assert apart(play(of, executor), play(of, None)) < 1e-9
     kinds = [tuple(networks.values()) for networks in of.networks]
-    assert [stack.rows for _, stack in executor.stacks] == [
-        count for kind in dict.fromkeys(kinds) if (count := kinds.count(kind)) > 1
-    ]
+    assert {stack.rows for _, stack in executor.stacks} == {kinds.count(kind) for kind in kinds} - {1}
     assert len(executor.workers) == sum(kinds.count(kind) == 1 for kind in kinds)
 
 
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize("name", ["fedavg", "hbfl"])
-def test_convolutions_are_stacked_too(name: str, mapping: Make, data_dir: Any) -> None:
+def test_convolutions_are_stacked_too(
+    name: str, layout: torch.memory_format, mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However a GPU wants images and activations to lie."""
+    monkeypatch.setattr(network, "layout_for", lambda device, dtype: layout)
+    monkeypatch.setattr(network, "in_columns", lambda x: False)
     of = federation(mapping(name, **UNEVEN, **convolutions(name)), data_dir, torch.float32)
     executor = StackedExecutor(of)
     assert apart(play(of, executor, 1), play(of, None, 1)) < 1e-4
-    assert not executor.apart
+    assert None not in executor.steps.values()
 
 
 def test_clients_of_about_the_same_size_train_together(
@@ -78,19 +82,20 @@ def test_clients_of_about_the_same_size_train_together(
 ) -> None:
     of = federation(mapping("fedavg", partition={"alpha": 1.0, "clients": 6}), data_dir)
     monkeypatch.setattr(stacked, "RAGGED", 0.75)
-    sizes = [100, 90, 75, 74, 60, 40]
+    sizes = [40, 90, 75, 74, 60, 100]
     monkeypatch.setattr(StackedExecutor, "images", lambda executor, client: sizes[client])
-    assert StackedExecutor(of).units(range(6)) == [[0, 1, 2], [3, 4], [5]]
-    assert StackedExecutor(of, together=2).units(range(6)) == [[0, 1], [2, 3, 4][:2], [4], [5]]
+    assert StackedExecutor(of).units(range(6)) == [[5, 1, 2], [3, 4], [0]]
+    assert StackedExecutor(of, together=2).units(range(6)) == [[5, 1], [2, 3], [4], [0]]
 
 
-@pytest.mark.parametrize("method", ["pfedgp", "fedswag", "fola_full"])
+@pytest.mark.parametrize("method", ["pfedgp", "fola_full"])
 def test_what_cannot_be_stacked_trains_as_on_graphs(method: str, mapping: Make, data_dir: Any) -> None:
-    """Steps that draw by image, states that grow, and steps of each client's own."""
+    """Steps that draw by image, and those that vmap cannot do."""
     of = federation(mapping(method, **UNEVEN), data_dir)
     executor = StackedExecutor(of)
     assert apart(play(of, executor), play(of, None)) < 1e-9
     assert len(executor.workers) == of.clients
+    assert not any(executor.steps.values())
 
 
 def test_a_step_that_draws_past_its_learner_is_not_stacked(of_mine: Callable[..., Federation]) -> None:
@@ -98,7 +103,16 @@ def test_a_step_that_draws_past_its_learner_is_not_stacked(of_mine: Callable[...
     of = of_mine("", f"    def step(self, c, batch):\n        c['theta'].add_({draw})")
     executor = StackedExecutor(of)
     assert apart(play(of, executor), play(of, None)) == 0
-    assert executor.apart
+    assert [*executor.steps.values()] == [None]
+
+
+def test_stacks_are_as_many_as_there_are_streams(mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who finds none free trains by itself, and stacked again when one is."""
+    monkeypatch.setattr(stacked, "MOST_STACKS", 1)
+    of = federation(mapping("fedavg", **UNEVEN), data_dir)
+    executor = StackedExecutor(of, together=2)
+    assert apart(play(of, executor), play(of, None)) < 1e-9
+    assert (len(executor.stacks), len(executor.workers)) == (1, 2)
 
 
 def test_compiled_steps_are_those_of_the_compiler(
@@ -116,7 +130,7 @@ def test_compiled_steps_are_those_of_the_compiler(
     executor = StackedExecutor(of, together=1, compiled=True)
     assert apart(play(of, executor), play(of, None)) < 1e-9
     assert [stack.rows for _, stack in executor.stacks] == [1] * 4
-    assert compiled == [{"fullgraph": True, "dynamic": False}] * 4
+    assert compiled == [{"fullgraph": True, "dynamic": False}]
     assert not executor.workers
 
 

@@ -8,16 +8,17 @@ burst for each worker in turn, so that no worker waits behind another's queue.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 
 from bayesfed.engine import gpu_sharing
-from bayesfed.engine.batches import Mixer, phase_shard
+from bayesfed.engine.batches import Chunk, Mixer, phase_shard
 from bayesfed.engine.device import Compute
 from bayesfed.engine.executors.base import Executor, Job, Result, epoch_hooks
 from bayesfed.engine.executors.cuda_worker import CudaWorker, Place
 from bayesfed.engine.federation import Federation
+from bayesfed.methods.node import Phase
 
 Started = tuple[Place, list[Job], Iterator[None]]  # where clients train, and what queues their steps there in bursts
 BURST = 16  # mini-batches queued for a worker before it is the next one's turn
@@ -46,15 +47,15 @@ class GraphExecutor(Executor):
     ) -> Iterator[Result]:
         waiting, active, used = deque(self.units(clients)), deque[Started](), list[Place]()
         if not self.workers:
-            self.prepare([unit[0] for unit in waiting if len(unit) == 1], begin)
+            self.prepare(waiting, begin)
         while waiting or active:
-            while waiting and sum(len(jobs) for _, jobs, _ in active) < self.most:
+            while waiting and (not active or sum(len(jobs) for _, jobs, _ in active) + len(waiting[0]) <= self.most):
                 unit = waiting.popleft()
                 if started := self.start(unit, [place for place, *_ in active], begin):
                     active.append(started)
                     used.append(started[0])
                 else:
-                    waiting.extendleft(reversed(self.units(unit)))
+                    waiting.extendleft([client] for client in reversed(unit))
             place, jobs, bursts = active.popleft()
             with place.on():
                 over = next(bursts, "over") == "over"
@@ -69,6 +70,10 @@ class GraphExecutor(Executor):
         """Return the clients by those that train together: here each by itself."""
         return [[client] for client in clients]
 
+    def alone(self, unit: list[int]) -> bool:
+        """Return whether a unit is a client that trains by itself."""
+        return True
+
     def start(self, unit: list[int], busy: list[Place], begin: Callable[[int], Job]) -> Started | None:
         """Let the clients of a unit begin at a place that is not busy; None where they cannot train together after all."""
         (client,) = unit
@@ -81,18 +86,21 @@ class GraphExecutor(Executor):
             next(bursts, None)  # for the device, while the host begins the next client
         return worker, [job], bursts
 
-    def prepare(self, clients: Sequence[int], begin: Callable[[int], Job]) -> None:
-        """Make the workers, and record on each what it will need, while nothing is training.
+    def prepare(self, units: Collection[list[int]], begin: Callable[[int], Job]) -> None:
+        """Make the workers of those who train by themselves, and record on each what it will need, while nothing is
+        training.
 
         Where every client has a worker, that is what one of them needs; else any client may come to any worker. So a
         client is begun here to see its state and steps, and again to be trained.
         """
-        count = min(self.most, len(clients))
+        alone = [unit[0] for unit in units if self.alone(unit)]
+        count = min(self.most, len(alone))
+        everyone = sum(map(len, units)) == self.federation.clients
         for place in range(count):
             worker = CudaWorker(self.federation, ahead=place == 0)
             worker.follow()
             with worker.on():
-                for client in clients if count < self.federation.clients else clients[place : place + 1]:
+                for client in alone[place : place + 1] if everyone and count == len(alone) else alone:
                     if not worker.knows(client) and not worker.full():
                         worker.prepare(begin(client))
             self.workers.append(worker)
@@ -112,17 +120,22 @@ class GraphExecutor(Executor):
         """Queue a job's phases, BURST mini-batches each time it is asked."""
         mixer, queued = Mixer(self.federation, job.node, job.phases), 0
         for phase in job.phases:
-            for chunk in mixer.phase(phase_shard(self.federation, job.node, phase), phase):
-                worker.fill(chunk)
-                for part in chunk.y.split(mixer.size):
-                    self.federation.check()
-                    worker.step(phase, len(part))
-                    queued += 1
-                    if queued % BURST == 0:
-                        yield
-                if chunk.ends_epoch:
-                    epoch_hooks(job, phase)
-                    worker.proofs.hooked()
-            if phase.end:
-                phase.end(job.node)
-            worker.proofs.hooked()
+            for size in self.feed(worker, worker.fill, job, phase, mixer):
+                worker.step(phase, size)
+                queued += 1
+                if queued % BURST == 0:
+                    yield
+
+    def feed(self, place: Place, fill: Callable[[Chunk], None], job: Job, phase: Phase, mixer: Mixer) -> Iterator[int]:
+        """Fill in a client's chunks, give the size of each mini-batch, and run the hooks between them."""
+        for chunk in mixer.phase(phase_shard(self.federation, job.node, phase), phase):
+            fill(chunk)
+            for part in chunk.y.split(mixer.size):
+                self.federation.check()
+                yield len(part)
+            if chunk.ends_epoch:
+                epoch_hooks(job, phase)
+                place.proofs.hooked()
+        if phase.end:
+            phase.end(job.node)
+        place.proofs.hooked()

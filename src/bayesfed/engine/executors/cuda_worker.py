@@ -115,6 +115,7 @@ class Buffers:
 class Place:
     """Where clients train on a GPU: a stream, on which steps are recorded; on a CPU none."""
 
+    federation: Federation
     recorder: Recorder | None
     proofs: Proofs
 
@@ -131,6 +132,18 @@ class Place:
         """Let what the device is asked from now on wait for what is queued here."""
         if self.recorder:
             torch.cuda.current_stream().wait_stream(self.recorder.stream)
+
+    def recorded(self, step: Callable[[], None]) -> Callable[[], None]:
+        """Record what a step does here; gives its replay, which on a CPU is the step. Raises InputError where that cannot
+        be.
+        """
+        try:
+            return self.recorder.record(step) if self.recorder else step
+        except Unrecordable as error:
+            raise InputError(
+                f"method '{self.federation.method.name}': a step cannot be recorded as a CUDA graph ({error}); leave out "
+                "what waits for the GPU, like .item() or an `if` on a tensor, or train with --executor eager"
+            ) from error
 
 
 class CudaWorker(Place):
@@ -310,11 +323,4 @@ class CudaWorker(Place):
             self.rows += filled
 
         self.rows.copy_(self.range)
-        try:
-            replay = self.recorder.record(body) if self.recorder else body
-            steps[phase.step][filled, weighted] = Recorded(replay, body)
-        except Unrecordable as error:
-            raise InputError(
-                f"method '{self.federation.method.name}': a step cannot be recorded as a CUDA graph ({error}); leave out "
-                "what waits for the GPU, like .item() or an `if` on a tensor, or train with --executor eager"
-            ) from error
+        steps[phase.step][filled, weighted] = Recorded(self.recorded(body), body)

@@ -1,31 +1,37 @@
 """Clients whose networks are equal, stacked on a GPU: a mini-batch of each of them is one batched step.
 
 Ten clients side by side launch ten times as many kernels as one, each too small to fill a GPU. Stacked they launch as many
-as one. Clients train stacked if their networks and states are alike and they have about as many mini-batches: a client
-that is through keeps its place, and what is computed there is not used. All others train by themselves, as with `graphs`,
-at the same time.
+as one. Clients train stacked if their networks and states are alike and they have about as many images: a client that is
+through keeps its place, and what is computed there is not used. All others train by themselves, as with `graphs`, at the
+same time.
+
+All clients of a stack begin before any of them trains. What `start` leaves elsewhere than in a client's state is the last
+one's for all.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from bayesfed.engine.batches import Chunk, Mixer, chunk_size, phase_shard
-from bayesfed.engine.executors.base import Job, epoch_hooks, layout_of
+from bayesfed.engine.batches import Chunk, Mixer, chunk_size
+from bayesfed.engine.executors.base import Job, layout_of
 from bayesfed.engine.executors.cuda_graphs import BURST, GraphExecutor, Started
-from bayesfed.engine.executors.cuda_worker import MOST_BUFFERS, STEPS, Place, recorder_of
+from bayesfed.engine.executors.cuda_worker import STEPS, Place, recorder_of
 from bayesfed.engine.executors.proof import Proofs
 from bayesfed.engine.executors.traced import Traced, traced
 from bayesfed.engine.federation import Federation
-from bayesfed.methods.node import Batch, Learner, Node, Phase, State
+from bayesfed.methods.node import Batch, Learner, Phase, State
 from bayesfed.models import network
 
 Kind = tuple[Hashable, ...]  # of clients: see `StackedExecutor.kind`
+PhaseKind = tuple[Callable[[Learner, Batch], None], int, bool]  # see `kinds_of`
+MOST_STACKS = 16  # with as many workers they have all streams that torch has
 # Of how far a tensor has come in a step, what a stacked step and one by itself may differ in. On tensor cores a gradient
 # near zero may have another sign, of which Adam makes a whole step; 0.17 has been seen.
 ROUNDING, LOW_ROUNDING = 0.01, 0.5
@@ -51,19 +57,19 @@ class Streams:
 class Stack(Place):
     """Memory in which clients have a row each, and the steps recorded on all of its rows."""
 
-    def __init__(self, federation: Federation, node: Node, rows: int, most: int, compiled: bool) -> None:
-        """Take memory for so many clients with a node's networks and state, and mini-batches of up to `most` images."""
-        compute = federation.compute
+    def __init__(self, federation: Federation, like: Job, rows: int) -> None:
+        """Take memory for so many clients with a job's networks, state and sizes of mini-batches."""
+        compute, node = federation.compute, like.node
         device, shape = compute.device, federation.shards[node.client].train_images.shape
-        self.federation, self.rows, self.most, self.compiled = federation, rows, most, compiled
-        self.layout = layout_of(node.state)
+        self.federation, self.rows = federation, rows
+        self.layout, self.phases = layout_of(node.state), kinds_of(federation, like)
         self.proofs = Proofs(federation)
         low = network.gpu_layout(compute.cast) is torch.channels_last
         self.rounding = LOW_ROUNDING if low else ROUNDING
         self.streams = Streams(device, rows)
         self.recorder = recorder_of(device, self.streams.each, ahead=False)
         self.learner = node.learner()
-        names = sorted(node.state)
+        names, most = sorted(node.state), max(size for _, size, _ in self.phases)
         self.state = {name: node.state[name].new_zeros(rows, *node.state[name].shape) for name in names}
         self.n = torch.zeros(rows, dtype=compute.dtype, device=device)
         self.room = chunk_size(federation) + 2 * most  # of a row; the last mini-batch of a chunk may reach behind it
@@ -72,11 +78,8 @@ class Stack(Place):
         self.range = torch.arange(most, device=device)
         self.starts = torch.arange(rows, device=device) * self.room
         self.at, self.left = self.starts.clone(), torch.zeros_like(self.starts)  # the next image, and how many are left
-        self.steps: dict[Any, tuple[Callable[[], None], Traced] | None] = {}
-
-    def size_of(self, phase: Phase) -> int:
-        """Return how many images a mini-batch of a phase has, but the last of an epoch."""
-        return phase.batch_size or self.federation.run.budget.batch_size
+        self.replays: dict[PhaseKind, Callable[[], None]] = {}
+        self.steps: list[Traced] = []  # what replays work on must stay
 
     def load(self, jobs: Sequence[Job]) -> None:
         """Copy clients in, each to the row of its place: their nodes work there from now on."""
@@ -96,44 +99,20 @@ class Stack(Place):
         """Return a client's tensors."""
         return {name: tensor[row] for name, tensor in self.state.items()}
 
-    def fits(self, jobs: Sequence[Job]) -> bool:
-        """Return whether clients have the same phases, and states as the rows have."""
-        first = [self.kind_of(phase) for phase in jobs[0].phases]
-        return max(map(self.size_of, jobs[0].phases), default=0) <= self.most and all(
-            layout_of(job.node.state) == self.layout and [self.kind_of(phase) for phase in job.phases] == first
-            for job in jobs
-        )
+    def record(self, kind: PhaseKind, step: Traced) -> None:
+        """Record a step for all rows.
 
-    def kind_of(self, phase: Phase) -> tuple[object, ...]:
-        """Return what phases of stacked clients have in common."""
-        return phase.step, self.size_of(phase), phase.indexed
-
-    def takes(self, jobs: Sequence[Job]) -> bool:
-        """Copy clients in, and return whether all their steps can be stacked; record those that are not recorded yet."""
-        self.load(jobs)
-        phases = jobs[0].phases
-        for phase in phases:
-            if phase.step not in self.steps and len(self.steps) < STEPS:
-                self.steps[phase.step] = self.record(phase)
-        return all(self.steps.get(phase.step) for phase in phases)
-
-    def record(self, phase: Phase) -> tuple[Callable[[], None], Traced] | None:
-        """Record a step for all rows; None for one that cannot be stacked."""
-        many = self.size_of(phase)
-        weight = torch.full((many,), 1 / many, dtype=self.n.dtype, device=self.n.device)
-        batch = Batch(self.x[:many], self.y[:many], weight, self.index[:many])
-        found = traced(phase, self.learner_of(0), batch, self.compiled)
-        if found is None:
-            return None
-
-        def body() -> None:
-            self.step_all(found, many)
-
-        # Nobody has an image yet: what the recorder does to warm up changes no row, and streams alone are set back.
+        Nobody has an image yet: what the recorder does to warm up changes no row, and streams alone are set back.
+        """
         before = self.streams.get_state()
-        replay = self.recorder.record(body) if self.recorder else body
+        self.replays[kind] = self.recorded(lambda: self.step_all(step, kind[1]))
         self.streams.set_state(before)
-        return replay, found
+        self.steps.append(step)
+
+    def example(self, many: int) -> Batch:
+        """Return a mini-batch of so many images, to trace a step with."""
+        weight = torch.full((many,), 1 / many, dtype=self.n.dtype, device=self.n.device)
+        return Batch(self.x[:many], self.y[:many], weight, self.index[:many])
 
     def learner_of(self, row: int) -> Learner:
         """Return the learner that works on a row."""
@@ -171,11 +150,10 @@ class Stack(Place):
         self.at[row].copy_(self.starts[row])
         self.left[row].fill_(count)
 
-    def step(self, phase: Phase, sizes: Mapping[int, int]) -> None:
+    def step(self, phase: Phase, kind: PhaseKind, sizes: Mapping[int, int]) -> None:
         """Do the next mini-batch of each client that has one, of so many images: `sizes` by row."""
-        replay, _ = cast(tuple[Callable[[], None], Traced], self.steps[phase.step])
         if not self.proofs.due():
-            replay()
+            self.replays[kind]()
             return
         places = {row: self.at[row] + self.range[:size] for row, size in sizes.items()}
 
@@ -184,7 +162,15 @@ class Stack(Place):
                 x, y, index = (held.index_select(0, where) for held in (self.x, self.y, self.index))
                 phase.train(self.learner_of(row), Batch(x, y, index=index if phase.indexed else None))
 
-        self.proofs.prove(phase, self.state, self.streams, replay, one_by_one, self.rounding)
+        # Row by row, lest one that is wrong is lost among those that are right.
+        state = {f"{name}' of row '{row}": tensor for row in sizes for name, tensor in self.row(row).items()}
+        self.proofs.prove(phase, state, self.streams, self.replays[kind], one_by_one, self.rounding)
+
+
+def kinds_of(federation: Federation, job: Job) -> list[PhaseKind]:
+    """Return what phases of stacked clients have in common: step, size of mini-batches, and whether images are indexed."""
+    usual = federation.run.budget.batch_size
+    return [(phase.step, phase.batch_size or usual, phase.indexed) for phase in job.phases]
 
 
 class StackedExecutor(GraphExecutor):
@@ -200,20 +186,26 @@ class StackedExecutor(GraphExecutor):
         super().__init__(federation, workers)
         self.together, self.compiled = together or self.most, compiled
         self.stacks: list[tuple[Kind, Stack]] = []
-        self.apart = set[Kind]()  # clients whose steps cannot be stacked
+        self.steps: dict[Hashable, Traced | None] = {}  # that have been traced; None for what cannot be
 
     def kind(self, client: int) -> Kind | None:
         """Return what stacked clients have in common before they begin: networks, and the shape of images; None where a
-        client trains by itself.
+        client's mini-batches cannot be filled up.
         """
         networks = tuple(self.federation.networks[client].items())
         kind = networks, tuple(self.federation.shards[client].train_images.shape)
-        return kind if self.federation.fillable(client) and kind not in self.apart else None
+        return kind if self.federation.fillable(client) else None
+
+    def images(self, client: int) -> int:
+        """Return how many training images a client has."""
+        return len(self.federation.shards[client].train)
 
     def units(self, clients: Sequence[int]) -> list[list[int]]:
-        """Return the clients, the largest first, by those that train together: of one kind, and of about the same size."""
+        """Return the clients by those that train together: of one kind, and of about the same size. The largest come
+        first.
+        """
         units, latest = list[list[int]](), dict[Kind, list[int]]()
-        for client in clients:
+        for client in sorted(clients, key=self.images, reverse=True):
             kind = self.kind(client)
             unit = latest.get(kind) if kind else None
             if unit and len(unit) < self.together and self.images(client) >= RAGGED * self.images(unit[0]):
@@ -224,49 +216,65 @@ class StackedExecutor(GraphExecutor):
                 latest[kind] = units[-1]
         return units
 
-    def prepare(self, clients: Sequence[int], begin: Callable[[int], Job]) -> None:
-        """Make workers for the clients that train by themselves, uncompiled."""
-        super().prepare([client for client in clients if not (self.compiled and self.kind(client))], begin)
-
-    def images(self, client: int) -> int:
-        """Return how many training images a client has."""
-        return len(self.federation.shards[client].train)
+    def alone(self, unit: list[int]) -> bool:
+        """Return whether a unit is a client that trains by itself: compiled it does so in a stack of one row."""
+        return len(unit) == 1 and not (self.compiled and self.kind(unit[0]))
 
     def start(self, unit: list[int], busy: list[Place], begin: Callable[[int], Job]) -> Started | None:
-        """Let the clients of a unit begin; None where they cannot be stacked, as none of their kind are from now on."""
+        """Let the clients of a unit begin; None where they cannot be stacked."""
         kind = self.kind(unit[0])
-        if kind is None or (len(unit) == 1 and not self.compiled):
-            return super().start(unit, busy, begin)
-        if stack := self.stack(kind, unit, busy, begin):
+        if kind and not self.alone(unit) and (stack := self.stack(kind, begin(unit[0]), len(unit), busy)):
             stack.follow()  # the server's message has just been made
             with stack.on():
                 jobs = [begin(client) for client in unit]
-                if stack.fits(jobs) and stack.takes(jobs):
+                if self.fit(kind, stack, jobs):
                     bursts = self.stacked(stack, jobs)
                     next(bursts, None)
                     return stack, jobs, bursts
-        self.apart.add(kind)
-        return None
+        return super().start(unit, busy, begin) if len(unit) == 1 else None
 
-    def stack(self, kind: Kind, unit: list[int], busy: list[Place], begin: Callable[[int], Job]) -> Stack | None:
-        """Return a stack for clients of a kind that is not busy; None where there would be too many."""
-        alike = sum(self.kind(other) == kind for other in range(self.federation.clients))
-        rows = min(alike, self.together) if len(unit) > 1 else 1
-        for one, stack in self.stacks:
-            if (one, stack.rows) == (kind, rows) and stack not in busy:
-                return stack
-        if len(self.stacks) == MOST_BUFFERS:
+    def stack(self, kind: Kind, like: Job, rows: int, busy: list[Place]) -> Stack | None:
+        """Return a stack for so many clients of a kind, with a job's state and phases, that is not busy. None where there is
+        none, and one more would be too many, and for steps of a client's own.
+        """
+        if any(getattr(phase.step, "__self__", None) is not self.federation.method for phase in like.phases):
             return None
-        job, usual = begin(unit[0]), self.federation.run.budget.batch_size
-        most = max([usual, *(phase.batch_size for phase in job.phases)])
-        self.stacks.append((kind, Stack(self.federation, job.node, rows, most, self.compiled)))
+        wanted = kind, rows, layout_of(like.node.state), kinds_of(self.federation, like)
+        for one, stack in self.stacks:
+            if (one, stack.rows, stack.layout, stack.phases) == wanted and stack not in busy:
+                return stack
+        if len(self.stacks) == MOST_STACKS:
+            return None
+        self.stacks.append((kind, Stack(self.federation, like, rows)))
         return self.stacks[-1][1]
+
+    def fit(self, kind: Kind, stack: Stack, jobs: Sequence[Job]) -> bool:
+        """Copy clients in, and return whether all their steps can be stacked; record those that are not recorded yet."""
+        if any(
+            layout_of(job.node.state) != stack.layout or kinds_of(self.federation, job) != stack.phases for job in jobs
+        ):
+            return False
+        stack.load(jobs)
+        for phase, of in zip(jobs[0].phases, stack.phases, strict=True):
+            if of not in stack.replays and len(stack.replays) < STEPS and (step := self.traced(kind, stack, phase, of)):
+                stack.record(of, step)
+        return all(of in stack.replays for of in stack.phases)
+
+    def traced(self, kind: Kind, stack: Stack, phase: Phase, of: PhaseKind) -> Traced | None:
+        """Return a step as it was traced for clients of a kind, or trace it now."""
+        key = kind, of, stack.layout
+        if key not in self.steps:
+            self.steps[key] = traced(phase, stack.learner_of(0), stack.example(of[1]), self.compiled)
+        return self.steps[key]
 
     def stacked(self, stack: Stack, jobs: Sequence[Job]) -> Iterator[None]:
         """Queue the phases of stacked clients, BURST mini-batches each time it is asked."""
         mixers, queued = [Mixer(self.federation, job.node, job.phases) for job in jobs], 0
-        for phases in zip(*(job.phases for job in jobs), strict=True):
-            feeds = {row: self.feed(stack, row, *of) for row, of in enumerate(zip(jobs, phases, mixers, strict=True))}
+        for kind, *phases in zip(stack.phases, *(job.phases for job in jobs), strict=True):
+            feeds = {
+                row: self.feed(stack, functools.partial(stack.fill, row), *of)
+                for row, of in enumerate(zip(jobs, phases, mixers, strict=True))
+            }
             streams = dict[int, Tensor]()  # of clients that are through: the steps of the others draw from theirs, too
             while feeds:
                 sizes = {row: next(feed, 0) for row, feed in feeds.items()}
@@ -274,23 +282,9 @@ class StackedExecutor(GraphExecutor):
                     del feeds[row], sizes[row]
                     streams[row] = stack.streams.each[row].get_state()
                 if sizes:
-                    self.federation.check()
-                    stack.step(phases[0], sizes)
+                    stack.step(phases[0], kind, sizes)
                     queued += 1
                     if queued % BURST == 0:
                         yield
             for row, state in streams.items():
                 stack.streams.each[row].set_state(state)
-
-    def feed(self, stack: Stack, row: int, job: Job, phase: Phase, mixer: Mixer) -> Iterator[int]:
-        """Put a client's mini-batches into its row, and give the size of each; run its hooks between them."""
-        for chunk in mixer.phase(phase_shard(self.federation, job.node, phase), phase):
-            stack.fill(row, chunk)
-            for part in chunk.y.split(mixer.size):
-                yield len(part)
-            if chunk.ends_epoch:
-                epoch_hooks(job, phase)
-                stack.proofs.hooked()
-        if phase.end:
-            phase.end(job.node)
-        stack.proofs.hooked()

@@ -88,15 +88,30 @@ def traced(phase: Phase, c: Learner, batch: Batch, compiled: bool = False) -> Tr
         with torch.no_grad():
             graph = make_fx(torch.func.functionalize(moved, remove="mutations"), PLAIN)(values, *rest, draws)
             kept = only_moved(graph)
+            for node in graph.graph.find_nodes(op="call_function", target=aten.view.default):
+                node.target = (
+                    aten.reshape.default
+                )  # stacked, channels last, it may be no view; nothing writes through it
+            graph.recompile()
             batched = torch.func.vmap(graph)
             batched(*(torch.stack([one, one]) for one in (*values, *rest, *draws)))
-    except RuntimeError as error:
+    except Exception as error:  # the step itself has been done: the client by itself will train, or say what is wrong
         if out_of_memory(error):
             raise
         return None
     if compiled:
-        batched = torch.compile(batched, fullgraph=True, dynamic=False)
+        batched = compiler(batched)
     return Traced(batched, [names[place] for place in kept], drawing.likes)
+
+
+def compiler(batched: Batched) -> Batched:
+    """Return a function by torch's compiler."""
+    import torch._dynamo  # only here: it takes seconds to load
+
+    # All graphs count as one function there, and each number of clients is compiled by itself.
+    torch._dynamo.config.recompile_limit = 256
+    found: Batched = torch.compile(batched, fullgraph=True, dynamic=False)
+    return found
 
 
 def copies(state: Sequence[Tensor]) -> list[Tensor]:
@@ -112,7 +127,6 @@ def only_moved(graph: torch.fx.GraphModule) -> list[int]:
     end.args = ([results[place] for place in moved],)
     graph.graph.eliminate_dead_code()
     graph.graph.set_codegen(torch.fx.graph.CodeGen())  # inputs side by side: its own one knows the lists as they were
-    graph.recompile()
     return moved
 
 
