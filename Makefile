@@ -36,7 +36,7 @@ demo: $(STAMP)
 	@echo "Then  make report CONFIG=paper     # the papers' results, from finished runs: about a minute. Guides: docs/guides/quickstart.md"
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --ignore tests/browser --ignore tests/cluster
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal --ignore tests/browser --ignore tests/cluster
 
 test-long: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 tests/runs/test_fuzz.py --hypothesis-profile=long

@@ -1,6 +1,5 @@
 """What most tests need: real digits on disk, a small run file, and one thread so that results repeat."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,11 +41,6 @@ class Mine(FedAvg):
 
 METHOD = Mine
 """
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores, since tests wait: for commands, locks and kills."""
-    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
