@@ -254,7 +254,7 @@ def leaders() -> str:
 
 def leaders_table() -> str:
     """Tabulate the method with the best mean of each quality beside FedAvg, on each ground and side where there are
-    several, of three seeds or more.
+    several, each of three seeds or more.
     """
     rows = csv_file.read(COMPARED / "comparison.csv")
     columns = {column.name: column for column in COLUMNS}
@@ -276,7 +276,7 @@ def leaders_table() -> str:
     found = []
     for ground, side in dict.fromkeys((row["ground"], row["models"]) for row in rows):
         own = [row for row in rows if (row["ground"], row["models"]) == (ground, side)]
-        if len(own) > 1 and any(int(row["accuracy_seeds"]) > 2 for row in own):
+        if len(own) > 1 and all(int(row["accuracy_seeds"]) > 2 for row in own):
             found.append([ground, side, *(best(own, name) for name in LEADERS)])
     return table(["ground", "models", *LEADERS.values()], found)
 
