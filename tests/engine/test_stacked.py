@@ -97,6 +97,15 @@ def test_what_cannot_be_stacked_trains_as_on_graphs(method: str, mapping: Make, 
     assert not any(executor.steps.values())
 
 
+@pytest.mark.usefixtures("toys")
+def test_clients_that_train_nothing_are_stacked_too(
+    mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = federation(mapping("toy", **UNEVEN), data_dir)
+    monkeypatch.setattr(of.method, "phases", lambda c: [])
+    assert apart(play(of, StackedExecutor(of), 1), play(of, None, 1)) == 0
+
+
 def test_a_step_that_draws_past_its_learner_is_not_stacked(of_mine: Callable[..., Federation]) -> None:
     draw = "torch.randn(1, generator=c.generator)"
     of = of_mine("", f"    def step(self, c, batch):\n        c['theta'].add_({draw})")

@@ -69,7 +69,7 @@ class Stack(Place):
         self.streams = Streams(device, rows)
         self.recorder = recorder_of(device, self.streams.each, ahead=False)
         self.learner = node.learner()
-        names, most = sorted(node.state), max(size for _, size, _ in self.phases)
+        names, most = sorted(node.state), max((size for _, size, _ in self.phases), default=0)
         self.state = {name: node.state[name].new_zeros(rows, *node.state[name].shape) for name in names}
         self.n = torch.zeros(rows, dtype=compute.dtype, device=device)
         self.room = chunk_size(federation) + 2 * most  # of a row; the last mini-batch of a chunk may reach behind it
