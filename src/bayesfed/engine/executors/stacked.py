@@ -79,12 +79,11 @@ class Stack(Place):
         self.starts = torch.arange(rows, device=device) * self.room
         self.at, self.left = self.starts.clone(), torch.zeros_like(self.starts)  # the next image, and how many are left
         self.replays: dict[PhaseKind, Callable[[], None]] = {}
-        self.steps: list[Traced] = []  # what replays work on must stay
 
     def load(self, jobs: Sequence[Job]) -> None:
         """Copy clients in, each to the row of its place: their nodes work there from now on."""
         self.left.zero_()
-        for row, (job, generator) in enumerate(zip(jobs, self.streams.each, strict=False)):
+        for row, (job, generator) in enumerate(zip(jobs, self.streams.each, strict=True)):
             node, state = job.node, self.row(row)
             for name, tensor in node.state.items():
                 state[name].copy_(tensor)
@@ -107,7 +106,6 @@ class Stack(Place):
         before = self.streams.get_state()
         self.replays[kind] = self.recorded(lambda: self.step_all(step, kind[1]))
         self.streams.set_state(before)
-        self.steps.append(step)
 
     def example(self, many: int) -> Batch:
         """Return a mini-batch of so many images, to trace a step with."""
@@ -186,7 +184,8 @@ class StackedExecutor(GraphExecutor):
         super().__init__(federation, workers)
         self.together, self.compiled = together or self.most, compiled
         self.stacks: list[tuple[Kind, Stack]] = []
-        self.steps: dict[Hashable, Traced | None] = {}  # that have been traced; None for what cannot be
+        # That have been traced, None for what cannot be; recordings work on what they hold.
+        self.steps: dict[Hashable, Traced | None] = {}
 
     def kind(self, client: int) -> Kind | None:
         """Return what stacked clients have in common before they begin: networks, and the shape of images; None where a
