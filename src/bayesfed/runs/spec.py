@@ -109,7 +109,7 @@ class Run:
     ] = ()  # by `global` or a name of the method's `networks`: the file it starts from
     on_round: str | None = None  # the name of a callback
 
-    @property
+    @functools.cached_property
     def sources(self) -> tuple[Source, ...]:
         """The datasets as the run sees them; client k holds images of sources[k] in a multi-task run, else all share
         sources[0]."""

@@ -107,8 +107,10 @@ class OpRecorder(TorchDispatchMode):
         self.size = 0
 
         def settled(each: Any) -> Any:
-            if not isinstance(each, Tensor) or place(each) not in homes:
+            if not isinstance(each, Tensor):
                 return each
+            if place(each) not in homes:
+                return each.detach()
             return each.new_empty(0).set_(homes[place(each)], each.storage_offset(), each.shape, each.stride())
 
         for at, (function, args, kwargs, _) in enumerate(self.calls):
@@ -163,7 +165,6 @@ class OpRecorder(TorchDispatchMode):
         end(len(self.calls))
         return done
 
-    @torch.no_grad()
     def replay(self) -> None:
         """Do all of it again."""
         for call in self.replays:
