@@ -16,8 +16,8 @@ from typing import Any
 
 from bayesfed.core import files
 from bayesfed.results import searches
-from bayesfed.results.grounds import SEARCH, with_twins
-from bayesfed.results.searches import Searched
+from bayesfed.results.grounds import with_twins
+from bayesfed.results.searches import SEARCH, Searched
 from bayesfed.runs import run_folder
 
 PAPER = Path("config/papers/comparison.yaml")

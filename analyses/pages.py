@@ -4,6 +4,7 @@ Some pages are written whole (`WHOLE`); others hold a block between two markers 
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
@@ -18,9 +19,10 @@ from analyses.hbfl import sampled_partitions as measured
 from analyses.markdown import listed, pivot, table
 from bayesfed.plan import plan
 from bayesfed.results import csv_file
-from bayesfed.results.grounds import COLUMNS, PLAIN
-from bayesfed.results.paired import LEVEL
+from bayesfed.results.grounds import COLUMNS, PLAIN, SIDES
 from bayesfed.results.run_records import RunRecord
+from bayesfed.results.searches import is_search
+from bayesfed.results.statements import LEADS
 from bayesfed.results.summary_page import APART, CLAIMS, LEGEND
 
 ROOT = Path(__file__).parents[1]
@@ -201,6 +203,21 @@ def processor_time() -> str:
     return out
 
 
+def seeds() -> str:
+    """Tabulate how many methods have finished how many seeds on each ground; plain twins and methods on one side count."""
+    rows = csv_file.read(COMPARED / "runs.csv")
+    found = []
+    for ground in dict.fromkeys(row["experiment"] for row in rows if not is_search(row["experiment"])):
+        done: dict[str, set[str]] = {}
+        for row in rows:
+            if row["experiment"] == ground:
+                done.setdefault(row["method"], set()).add(row["seed"])
+        counts = Counter(len(of) for of in done.values())
+        told = ", ".join(f"{number}: {count} methods" for number, count in sorted(counts.items(), reverse=True))
+        found.append([f"`{ground}`", told])
+    return table(["ground", "finished seeds"], found)
+
+
 def choices() -> str:
     """Tabulate the chosen configuration of each method on each dataset, and of how many that were tried; a twin's are its
     method's.
@@ -231,7 +248,8 @@ def comparison() -> str:
         "FedPPD+Distill 2 000 unlabelled ones; their clients train without them. "
         "[Your method beside them](../guides/compare.md#your-method-beside-all-others) is one command. `make report CONFIG=comparison` writes "
         "the page with sortable tables, differences between any two methods, charts, and the runs behind each row.\n\n"
-        f"{leaders_table()}\n![Accuracy against megabytes, ECE against predictive accuracy, OOD detection against ECE]"
+        f"{leaders_table()}\nA ground on which nobody leads is left out. *None*: the best mean cannot be told from FedAvg's, or from half of "
+        "the methods, or both are as well calibrated as can be told ([how to read](../guides/compare.md#how-to-read-the-tables)).\n\n![Accuracy against megabytes, ECE against predictive accuracy, OOD detection against ECE]"
         f"(../../results/comparison/tables/comparison/comparison.png)\n\n{tables}\n"
         f"## In words\n\n{said}\n## Columns\n\n"
         + table(["column", "meaning"], [[one.head, one.words] for one in COLUMNS])
@@ -245,18 +263,27 @@ COMPARED = RUNS / "comparison" / "tables" / "comparison"
 LEADERS = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection (AUROC)", "worst": "worst tenth of the clients"}
 
 
+def statements_of(side: str) -> list[str]:
+    """Return the statements on a side of the comparison."""
+    begin = f"- {SIDES[side]}: "
+    lines = (COMPARED / "comparison.md").read_text(encoding="utf-8").splitlines()
+    return [line.removeprefix(begin) for line in lines if line.startswith(begin)]
+
+
 def leaders() -> str:
-    """Return the leaders, and below them the statements on who is better than FedAvg."""
-    said = (COMPARED / "comparison.md").read_text(encoding="utf-8").splitlines(keepends=True)
-    better = "".join(line for line in said if ": Better than " in line)
-    return f"{leaders_table()}{better}\n"
+    """Return the leaders, and below them who is better and worse than FedAvg, and what Bayesian parts change."""
+    told = ("Better than ", "Worse than ", "Beside its plain twin: ")
+    every = {title: [line for line in statements_of(side) if line.startswith(told)] for side, title in SIDES.items()}
+    return leaders_table() + "".join(f"- **{title}.** {' '.join(lines)}\n" for title, lines in every.items()) + "\n"
 
 
 def leaders_table() -> str:
-    """Tabulate the method with the best mean of each quality beside FedAvg, on each ground and side where there are
-    several, each of three seeds or more.
+    """Tabulate who leads in each quality beside FedAvg, on each ground and side where there are several methods, each of
+    three seeds or more; where the statements name nobody, the best mean. A row without any leader is left out.
     """
     rows = csv_file.read(COMPARED / "comparison.csv")
+    said = {(side, name): next((line for line in statements_of(side) if line.startswith(words)), "")
+            for side in SIDES for name, words in LEADS.items()}  # fmt: skip
     columns = {column.name: column for column in COLUMNS}
 
     def best(rows: list[dict[str, str]], name: str) -> str:
@@ -264,20 +291,20 @@ def leaders_table() -> str:
         known = [row for row in rows if row[name] and int(row[f"{name}_seeds"]) == most]
         row = (max if column.rising else min)(known, key=lambda row: float(row[name]))
         # Of the digits that the file has: a float below a half would be rounded otherwise than the table's.
-        told = f"{row['method']}: {Decimal(row[name]):.{column.decimals}f}{' %' if '%' in column.title else ''}"
+        value = f"{Decimal(row[name]):.{column.decimals}f}{' %' if '%' in column.title else ''}"
         beside = next((other for other in known if other["method"] == "FedAvg"), row)
-        if beside is row:
-            return told
-        p = row[f"{name}_p"]  # empty where there is one seed
-        chance = ", one seed" if not p else ", p > 0.05" if float(p) > 1 - LEVEL else ""
+        than = "" if beside is row else f"FedAvg: {Decimal(beside[name]):.{column.decimals}f}"
+        if f"none on {row['ground']} (" in said[row["models"], name]:
+            return f"none (best mean {value} of {row['method']}{than and f', {than}'})"
         time = f"; {Decimal(row['time']):.1f} times its time" if row["time"] else ""
-        return f"{told} (FedAvg: {Decimal(beside[name]):.{column.decimals}f}{chance}{time})"
+        return f"{row['method']}: {value}{than and f' ({than}{time})'}"
 
     found = []
     for ground, side in dict.fromkeys((row["ground"], row["models"]) for row in rows):
         own = [row for row in rows if (row["ground"], row["models"]) == (ground, side)]
         if len(own) > 1 and all(int(row["accuracy_seeds"]) > 2 for row in own):
             found.append([ground, side, *(best(own, name) for name in LEADERS)])
+    found = [row for row in found if not all(cell.startswith("none ") for cell in row[2:])]
     return table(["ground", "models", *LEADERS.values()], found)
 
 
@@ -285,6 +312,7 @@ OF_PAPERS: dict[str, dict[str, Callable[[], str]]] = {"fola": {"first-round": fi
 BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {"headline": headline.table_of_claims, "leaders": leaders},
     DOCS / "assumptions/hbfl.md": {"shards": shards},
+    DOCS / "guides/compare.md": {"seeds": seeds},
     DOCS / "reference/run-file.md": {"names": reference.names},
     DOCS / "internals/benchmarks.md": {
         "speed": benchmark_pages.ratios,

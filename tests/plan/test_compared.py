@@ -90,12 +90,22 @@ def test_what_is_stored_is_not_trained_again() -> None:
 
 
 def test_of_each_method_only_the_seeds_that_it_lacks_are_trained() -> None:
-    planned = compared.plan(Request(methods=("fedavg", "fedprox"), seeds=3, grounds=("digits-harsh",)))
-    assert planned.missing == [("digits-harsh", ["FedAvg"], [2]), ("digits-harsh", ["FedProx"], [0, 1, 2])]
+    """And of seeds that no method has none."""
+    request = Request(methods=("fedavg", "fedprox"), seeds=3, grounds=("digits-harsh",))
+    planned = compared.plan(request)
+    assert planned.stored == {"digits-harsh": [0, 1]}
+    assert planned.missing == [("digits-harsh", ["FedProx"], [0, 1])]
+    own = Request(methods=("fedavg",), seeds=3, dataset="digits", model="mlp", rounds=2, clients=3)
+    for cell in compared.plan(own).cells:
+        if cell["method"] == "FedAvg" and cell["experiment"] in own.every and int(cell["seed"]) < 2:
+            finish(compared.OWN / cell["folder"], history(0.8))
+    planned = compared.plan(own)
+    name = "digits-alpha0.1-mlp"
+    assert sorted(planned.missing) == [(name, ["FedAvg"], [2]), (name, ["FedProx", "FedProx, plain"], [0, 1, 2])]
     config = yaml.safe_load(planned.write_config().read_text())
     made, _ = compared.planning.make(config)
     lacking = {cell["folder"] for cell in planned.lacking}
-    assert len(lacking) == 4
+    assert len(lacking) == 7
     assert {run["folder"] for run in made["runs"]} == lacking
 
 
@@ -154,17 +164,6 @@ def test_plugins_are_named_where_a_missing_run_takes_them(project: Path) -> None
     assert {cell["folder"] for cell in made["cells"]} == {cell["folder"] for cell in planned.lacking}
 
 
-def test_whose_options_are_the_defaults_beside_searched_ones() -> None:
-    def by_default(*methods: str, **more: Any) -> list[str]:
-        ground = {} if more else {"grounds": ("digits-harsh",)}
-        return Request(methods=methods, plugins=str(PROJECT / "examples/own_plugins"), **ground, **more).by_default
-
-    plugins.use(PROJECT / "examples/own_plugins")
-    assert by_default("own_feddyn", "fedavg", "fedprox:mu=1") == ["FedDyn"]
-    assert by_default("fedprox", "bnfed") == ["BNFed"]  # which the comparison has, and not on this ground
-    assert by_default("own_feddyn:alpha=0.1/1") == by_default("own_feddyn", dataset="digits") == []
-
-
 def test_a_ground_of_ones_own_has_all_methods_that_can_run_there() -> None:
     request = Request(methods=("fedavg",), seeds=1, dataset="digits", alpha=0.5, clients=4, model="mlp", rounds=3)
     planned = compared.plan(request)
@@ -174,8 +173,13 @@ def test_a_ground_of_ones_own_has_all_methods_that_can_run_there() -> None:
     shown = [cell for cell in planned.cells if cell["experiment"] == "digits-alpha0.5-mlp"]
     assert {(cell["rounds"], cell["clients"], cell["alpha"], cell["model"]) for cell in shown} == {(3, 4, "0.5", "mlp")}
     assert Request(methods=(), dataset="digits").own_ground[0] == "digits-alpha0.1-mlp200"
-    assert not request.untuned  # the comparison has chosen options on digits
-    assert Request(methods=(), dataset="mnist").untuned
+
+
+def test_a_dataset_may_be_named_like_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ground is none."""
+    monkeypatch.setattr(compared.catalogue, "described", lambda name: None)
+    request = Request(methods=(), dataset="search_logs", model="mlp")
+    assert request.own_ground[0] == "own-search_logs-alpha0.1-mlp"
 
 
 def test_values_to_choose_from_are_a_search_on_the_dataset_at_the_harsh_alpha() -> None:

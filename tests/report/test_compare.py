@@ -73,8 +73,9 @@ def test_only_what_is_missing_is_trained_and_all_is_shown(calls: list[list[str]]
     records = sorted(path.parent for path in compared.OWN.rglob(run_folder.SUMMARY))
     assert len(records) == 2
     assert all((record / PACKED).exists() for record in records)
-    bf.compare("fedprox", ground="digits-harsh", seeds=2)
+    bf.compare("fedavg", ground="digits-harsh", seeds=2)
     assert len(calls) == 1  # a second call trains nothing
+    assert set(found.table["method"]) == {"FedAvg", "FedProx"}  # also where that call's numbers replaced the file
 
 
 def test_of_several_values_the_best_on_validation_images_is_compared(

@@ -108,6 +108,14 @@ def test_a_time_with_other_work_beside_it_is_a_guess(tmp_path: Path) -> None:
     assert (value(ground, "time"), ground.rough("Mine"), ground.rough("FedAvg")) == (3.0, True, False)
     ground = ground_of(tmp_path / "b", FedAvg={"level": 0.8, **busy}, Mine={"level": 0.9})
     assert ground.rough("Mine")
+    # The baseline's run on the other machine was alone, and nobody's time there is a guess.
+    cells = [cell("g", name, seed) for name in ("FedAvg", "Mine") for seed in (0, 1)]
+    there = {"provenance": {"hardware": "another"}}
+    for one, more in zip(cells, ({}, busy | there, {}, there), strict=True):
+        finish(tmp_path / "c" / one["folder"], history(0.8), seconds=1.0, **more)
+    costs = {one["folder"]: 1 for one in cells}
+    (ground,) = load(cells, costs, "FedAvg", lambda folder: RunRecord(tmp_path / "c" / folder))
+    assert (ground.rough("Mine"), ground.rough("FedAvg")) == (True, False)
     cells = [cell("g", name, seed) for name in ("FedAvg", "Mine") for seed in (0, 1)]
     for one, more in zip(cells, ({}, busy, {}, busy), strict=True):
         finish(tmp_path / one["folder"], history(0.8), seconds=1.0 + 2 * bool(more), **more)
@@ -116,12 +124,11 @@ def test_a_time_with_other_work_beside_it_is_a_guess(tmp_path: Path) -> None:
     assert ground.values(COLUMN["time"], "global", "Mine") == ({"0": 1.0}, "beside other work")
 
 
-def test_a_plain_twin_predicts_without_samples(tmp_path: Path) -> None:
-    """The sampled predictor of the records is better by 0.01."""
-    sampled = {"level": 0.9, "sampled": True}
-    ground = ground_of(tmp_path, **{"FedAvg": {"level": 0.8}, "Mine": sampled, "Mine, plain": sampled})
-    assert value(ground, "nll") == pytest.approx(0.09)
-    assert value(ground, "nll", method="Mine, plain") == pytest.approx(0.1)
+def test_a_baseline_that_diverged_has_no_time_or_work_to_compare_with(tmp_path: Path) -> None:
+    """It stopped early, after a part of both."""
+    part = {"level": 0.8, "diverged": {"round": 2}, "multiply_adds": {"clients": 1, "server": 0}}
+    ground = ground_of(tmp_path, FedAvg=part, Mine={"level": 0.9, "multiply_adds": {"clients": 9, "server": 0}})
+    assert value(ground, "time") == value(ground, "computation") == "no run of the baseline"
 
 
 def test_of_several_client_models_all_seeds_count_by_the_same(tmp_path: Path) -> None:

@@ -68,3 +68,10 @@ def test_differences_are_a_row_a_ground(tmp_path: Path) -> None:
     assert head[:3] == ["Ground", "Seeds", "Accuracy % ↑"]
     assert rows[0][:2] == ["harsh", "2"]
     assert grounds_files.differences(side, "FedAvg", "FedAvg")[1] == []
+
+
+def test_a_chart_of_many_methods_does_without_the_baseline(tmp_path: Path) -> None:
+    """As where it diverged on every seed."""
+    (found,) = grounds(tmp_path / "runs", {"one": {f"M{place}": [0.5 + place / 100] * 2 for place in range(12)}})
+    written = grounds_files.picture(Comparison([found], "global"), tmp_path / "chart")
+    assert [path.suffix for path in written] == [".png", ".svg"]

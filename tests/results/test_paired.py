@@ -49,6 +49,24 @@ def test_a_method_with_fewer_seeds_is_not_the_best(tmp_path: Path) -> None:
     assert max(one.means, key=one.means.__getitem__) == "Once"
 
 
+def test_seeds_that_few_methods_have_do_not_count(tmp_path: Path) -> None:
+    """Bad has all five, the baseline four and the others three: all are compared on three."""
+    three, four = [0.8, 0.81, 0.82], [0.79, 0.81, 0.8, 0.99]
+    levels = {"FedAvg": four, "Good": [0.9, 0.91, 0.93], "Other": three, "Bad": [0.6, 0.61, 0.6, 0.98, 0.97]}
+    found = Comparison(grounds(tmp_path, {"one": levels}), "global")
+    one = found.compared["accuracy"][0]
+    assert one.ground.seeds == {"0", "1", "2"}
+    assert one.best == "Good"
+    assert one.ranks == {"Good": 1, "Other": 2, "FedAvg": 3, "Bad": 4}
+    assert found.told_apart("accuracy", [("Bad", "FedAvg"), ("Good", "FedAvg")]) == {
+        "Bad": {"one": -1},
+        "Good": {"one": 1},
+    }
+    apart = one.difference("Bad", "FedAvg")
+    assert apart is not None
+    assert apart.seeds == 3
+
+
 def test_an_interval_holds_what_seeds_leave_open() -> None:
     (apart,) = intervals(np.array([[0.1, -0.1, 0.2, 0.0, -0.1]]))
     assert (apart.low or 0) < 0 < apart.mean < (apart.high or 0)
@@ -58,7 +76,14 @@ def test_an_interval_holds_what_seeds_leave_open() -> None:
     (apart,) = intervals(np.array([[1.0, 2.0, 4.0]]))
     assert (apart.low, apart.high) == pytest.approx((expected.low, expected.high))
     assert apart.p == pytest.approx(ttest_1samp([1.0, 2.0, 4.0], 0).pvalue)
-    assert [one.p for one in intervals(np.array([[0.1, 0.1], [0.0, 0.0]]))] == [0.0, 1.0]
+    assert [one.p for one in intervals(np.array([[0.1, 0.1, 0.1], [0.0, 0.0, 0.0]]))] == pytest.approx([0.0, 1.0])
+
+
+def test_two_equal_differences_prove_nothing() -> None:
+    """Of 12 test images accuracies have 13 values: two differences are the same in one case of some."""
+    none, zero = intervals(np.array([[0.3 - 0.2, 0.1], [0.0, 0.0]]))
+    assert (none.low, none.high, none.p, none.sign(True)) == (None, None, None, 0)
+    assert (zero.low, zero.high, zero.p) == (0.0, 0.0, 1.0)
 
 
 def test_p_values_are_corrected_for_the_number_of_pairs(tmp_path: Path) -> None:

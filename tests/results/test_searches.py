@@ -125,3 +125,8 @@ def test_a_plain_twin_has_the_options_of_its_method() -> None:
     assert rule["methods"] == {label: {"lr": 0.2, "alpha": 0.5} for label in labels}
     made = yaml.safe_load(comparison.grounds([found({}, summary(0.3), {})], {"1": "mild"}, labels))
     assert made["mnist-mild"]["axes"]["method"] == labels
+
+
+def test_what_is_a_search() -> None:
+    assert [searches.is_search(one) for one in ("search", "search_wider_fashion-mnist", "search_called")] == [True] * 3
+    assert not any(map(searches.is_search, ("searched", "mnist-harsh")))

@@ -7,6 +7,7 @@ results/compare/runs, where the next call finds it. A search of the call's own i
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +20,8 @@ from bayesfed.data import catalogue
 from bayesfed.plan import config_check, experiments
 from bayesfed.plan import plan as planning
 from bayesfed.plan.asked import Asked, written
-from bayesfed.results.grounds import PLAIN, SEARCH
+from bayesfed.results.grounds import PLAIN
+from bayesfed.results.searches import SEARCH, is_search
 
 PAPER, NAME = "comparison", "compare"
 STORED, OWN = Path("results", PAPER, "runs"), Path("results", NAME, "runs")
@@ -56,7 +58,7 @@ class Request:
     @property
     def known(self) -> list[str]:
         """The grounds of the comparison."""
-        return [name for name in self.paper["experiments"] if not name.startswith(SEARCH)]
+        return [name for name in self.paper["experiments"] if not is_search(name)]
 
     @cached_property
     def named(self) -> dict[str, tuple[str, Block]]:
@@ -92,21 +94,6 @@ class Request:
         """The methods of the call: label -> block of the config."""
         return dict(self.named.values())
 
-    @property
-    def untuned(self) -> bool:
-        """True on a ground of one's own whose dataset has no searches: its methods have their defaults."""
-        tuned = {rule["where"].get("dataset") for rule in self.paper["given"] if "method" in rule["where"]}
-        return self.dataset is not None and self.dataset not in tuned
-
-    @property
-    def by_default(self) -> list[str]:
-        """The methods of the call with default options on one of the comparison's grounds, whose methods were searched."""
-        if self.dataset:
-            return []
-        plain = [self.named[text][0] for text in self.methods if Asked.read(text) == Asked(text, {}, {})]
-        searched = [self.axes(ground)["method"] for ground in self.grounds or (FIRST,)]
-        return [label for label in plain if not all(label in labels for labels in searched)]
-
     @cached_property
     def own_ground(self) -> tuple[str, Block]:
         """The name and the experiment of a ground of one's own."""
@@ -132,7 +119,8 @@ class Request:
             axes["partition.alpha"] = [alpha]
             words.append(f"alpha{alpha:g}")
         experiment = {"axes": axes, "partition": dealt, "rounds": ROUNDS if self.rounds is None else self.rounds}
-        return "-".join([self.dataset, *words, model]).lower(), experiment
+        name = "-".join([self.dataset, *words, model]).lower()
+        return f"own-{name}" if is_search(name) else name, experiment
 
     def networks(self, labels: Iterable[str]) -> Block:
         """Name the further networks of methods on a ground of one's own: each is that ground's. An empty block for none."""
@@ -188,7 +176,7 @@ class Request:
 
         Of a ground's further parts each is an experiment of its own.
         """
-        kept = [name for name in self.paper["experiments"] if searches and name.startswith(SEARCH)]
+        kept = [name for name in self.paper["experiments"] if searches and is_search(name)]
         changes: Block = {name: {"skip": True} for name in self.paper["experiments"] if name not in kept}
         for number, (ground, labels, seeds) in enumerate(parts):
             own = self.own_ground[1] if self.dataset else self.paper["experiments"][ground]
@@ -224,10 +212,9 @@ class Request:
 
         Raises InputError for one of the call.
         """
-        name, _ = self.own_ground
         found = {}
         for label in self.labels(self.paper["methods"]):
-            config = self.config({name: [label]})
+            config = self.config({self.own_ground[0]: [label]})
             whole = {**self.paper, **({"plugins": self.plugins} if self.plugins else {})}
             paper, changes = planning.with_additions({PAPER: whole}, config)
             try:
@@ -259,8 +246,7 @@ def check(request: Request) -> None:
 
 @dataclass(frozen=True)
 class Planned:
-    """The plan of a call: all cells that it shows, the cost of each run by its folder, and the folders of runs with plugins
-    of the user's own."""
+    """The plan of a call: all cells that it shows, each run's cost by its folder, and the folders of runs with plugins."""
 
     request: Request
     cells: Sequence[Mapping[str, Any]]
@@ -269,10 +255,28 @@ class Planned:
 
     @property
     def own(self) -> list[str]:
-        """The folders of the runs that the call trains where they are missing: its methods, or all of its own ground."""
-        request, shown = self.request, [*self.request.every, CALLED]
-        asked = [cell for cell in self.cells if request.dataset or cell["method"] in request.asked]
-        return list(dict.fromkeys(cell["folder"] for cell in asked if cell["experiment"] in shown))
+        """The folders of the runs that the call trains: its methods at the seeds that count, or all of its own ground."""
+        request = self.request
+
+        def trained(cell: Mapping[str, Any]) -> bool:
+            ground = cell["experiment"]
+            if request.dataset or ground == CALLED:
+                return ground in (*request.every, CALLED)
+            return ground in request.every and cell["method"] in request.asked and cell["seed"] in self.stored[ground]
+
+        return list(dict.fromkeys(cell["folder"] for cell in self.cells if trained(cell)))
+
+    @cached_property
+    def stored(self) -> dict[str, list[Any]]:
+        """Ground of the comparison -> the seeds that more than half of its methods with records have."""
+        found = {}
+        for ground in () if self.request.dataset else self.request.every:
+            methods = self.request.axes(ground)["method"]
+            of_ground = [cell for cell in self.cells if cell["experiment"] == ground and cell["method"] in methods]
+            done = [cell for cell in of_ground if finished(cell["folder"])]
+            counts, some = Counter(cell["seed"] for cell in done), {cell["method"] for cell in done}
+            found[ground] = [seed for seed, count in counts.items() if 2 * count > len(some)]
+        return found
 
     @property
     def lacking(self) -> list[Mapping[str, Any]]:
@@ -296,15 +300,12 @@ class Planned:
     def untried(self) -> list[Block]:
         """The points of the call's own search that lack a run."""
         folders = [cell["folder"] for cell in self.cells if cell["experiment"] == CALLED]
-        pairs = zip(self.request.cases, folders, strict=True)
-        return [case for case, folder in pairs if not finished(folder)]
+        return [case for case, folder in zip(self.request.cases, folders, strict=True) if not finished(folder)]
 
     def check_stored(self) -> None:
         """Raise InputError for a ground of the comparison on which none of its methods has a finished run."""
-        for ground in () if self.request.dataset else self.request.every:
-            stored = self.request.axes(ground)["method"]
-            of_ground = [cell for cell in self.cells if cell["experiment"] == ground and cell["method"] in stored]
-            if not any(finished(cell["folder"]) for cell in of_ground):
+        for ground, seeds in self.stored.items():
+            if not seeds:
                 raise InputError(
                     f"{STORED}: no finished run of {ground} here; take a ground that has some, restore records (git checkout), "
                     "or train them: snakemake --cores all --configfile config/comparison.yaml"

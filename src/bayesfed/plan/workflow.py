@@ -21,8 +21,8 @@ from bayesfed.core import files
 from bayesfed.core.errors import InputError
 from bayesfed.papers.grid import Tree
 from bayesfed.plan import plan as planning
-from bayesfed.results.grounds import SEARCH
 from bayesfed.results.grounds_of_plan import has_grounds
+from bayesfed.results.searches import is_search
 from bayesfed.runs.planned import SAYS
 from bayesfed.runs.run_folder import LATER
 
@@ -214,7 +214,7 @@ class Workflow:
         of_grounds = {
             cell["folder"]
             for cell in self.plan["cells"]
-            if cell["paper"] in with_grounds and not cell["experiment"].startswith(SEARCH)
+            if cell["paper"] in with_grounds and not is_search(cell["experiment"])
         }
         both = with_grounds and self.papers.keys() - with_grounds
         return [f"reports/{self.config['name']}-methods.html"] if both and of_grounds.intersection(self.wanted) else []

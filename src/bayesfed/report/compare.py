@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 import os
 import subprocess
@@ -19,6 +20,7 @@ from bayesfed.plan import compared
 from bayesfed.plan.asked import Asked
 from bayesfed.plan.compared import NAME, OWN, Planned, Request
 from bayesfed.report import grounds_page
+from bayesfed.report.call_notice import notice
 from bayesfed.results import grounds, grounds_files, grounds_of_plan, paired, searches, statements
 from bayesfed.results.run_records import RunRecord
 from bayesfed.runs import run_folder
@@ -31,11 +33,6 @@ if TYPE_CHECKING:
 
 
 PAGE = Path("reports", f"{NAME}.html")
-REMEDY = "give values to choose from, as in fedavg:lr=0.03/0.1/0.3"
-UNTUNED = (
-    "Methods run with their default options here, which nobody has tuned on this dataset: a difference may be one of learning "
-    f"rates. For yours and those that you compare it with {REMEDY}"
-)
 
 
 class TrainingFailed(RuntimeError):
@@ -44,18 +41,20 @@ class TrainingFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Result:
-    """A comparison of methods: its sides, the methods asked for, and the files that were written."""
+    """A comparison of methods: its sides, the methods asked for, the files that were written, and the text of
+    `comparison.csv`, which the next call replaces."""
 
     sides: Sequence[Comparison]
     asked: Sequence[str]
     files: Sequence[Path]
+    numbers: str
 
     @property
     def table(self) -> pd.DataFrame:
         """A row a ground, side and method, with each column's mean, sd and difference to the baseline: `comparison.csv`."""
         import pandas as pd
 
-        return pd.read_csv(next(path for path in self.files if path.suffix == ".csv"))
+        return pd.read_csv(io.StringIO(self.numbers))
 
     @property
     def statements(self) -> list[str]:
@@ -118,19 +117,11 @@ def compare(
         planned = compared.plan(request)
         for label, why in request.refused.items() if dataset else ():
             print(f"{label} is left out: {why}", file=sys.stderr)
-        if told := notice(request):
+        if told := notice(planned):
             print(told, file=sys.stderr)
         if planned.lacking:
             train(planned, cores, gpus, profile)
         return result(planned)
-
-
-def notice(request: Request) -> str:
-    """Say whose options nobody has chosen; "" if those of all methods were searched, or given."""
-    if request.untuned:
-        return UNTUNED
-    names = statements.listed(request.by_default)
-    return names and f"{names}: with default options, where the others' are chosen from six or more; {REMEDY}"
 
 
 def check_workflow(cores: int | str, gpus: int | None, profile: str | os.PathLike[str] | None) -> None:
@@ -221,6 +212,8 @@ def result(planned: Planned) -> Result:
     found = grounds_of_plan.load(planned.cells, planned.costs, baseline, run_of)
     searched = searches.load(planned.cells, lambda folder: run_of(folder).summary)
     sides = [paired.Comparison(found, side) for side in grounds.SIDES]
-    told = notice(planned.request)
+    told = notice(planned)
     files.write_text(PAGE, grounds_page.page(sides, searched, "Methods compared", asked, told))
-    return Result(sides, asked, [*grounds_files.write(sides, OWN.parent), PAGE])
+    written = grounds_files.write(sides, OWN.parent)
+    numbers = next(path for path in written if path.suffix == ".csv").read_text(encoding="utf-8")
+    return Result(sides, asked, [*written, PAGE], numbers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +22,6 @@ from bayesfed.results.statistics import FOREIGN, Statistic
 from bayesfed.results.whole_run import UNRECORDED, Found, tenth
 
 PLAIN = ", plain"  # ends the label of a method without its Bayesian part
-SEARCH = "search"  # begins the names of experiments in which configurations are chosen
 SIDES = {"global": "Global model", "personal": "Personal models"}
 SHARE = 0.95  # of the baseline's accuracy: bytes are counted until that is reached, too
 FALL = 10  # points of accuracy below a method's median, at which a seed says that it has failed
@@ -75,6 +75,18 @@ class Ground:
     baseline: str
     trials: Mapping[str, Mapping[str, Trial]]
 
+    @cached_property
+    def seeds(self) -> frozenset[str]:
+        """The seeds that count: those of finished runs of more than half of the methods that have any."""
+        done = [[seed for seed, one in trials.items() if one.summary] for trials in self.trials.values()]
+        counts = Counter(seed for of in done for seed in of)
+        return frozenset(seed for seed, count in counts.items() if 2 * count > sum(map(bool, done)))
+
+    def counted(self, method: str) -> dict[str, Trial]:
+        """Return a method's finished runs by seed, of the seeds that count."""
+        every = self.trials.get(method, {})
+        return {seed: trial for seed, trial in every.items() if trial.summary and seed in self.seeds}
+
     def value(self, column: Column, side: str, trial: Trial) -> Found:
         """Find a run's value of a column, or why there is none."""
         if trial.summary.get("diverged"):
@@ -84,8 +96,7 @@ class Ground:
 
     def values(self, column: Column, side: str, method: str) -> tuple[dict[str, float], str]:
         """Return a method's values by seed, and why finished runs have none."""
-        finished = {seed: trial for seed, trial in self.trials.get(method, {}).items() if trial.summary}
-        found = {seed: self.value(column, side, trial) for seed, trial in finished.items()}
+        found = {seed: self.value(column, side, trial) for seed, trial in self.counted(method).items()}
         why = unique(one for one in found.values() if isinstance(one, str))
         return {seed: one for seed, one in found.items() if isinstance(one, float)}, " or ".join(why)
 
@@ -111,7 +122,7 @@ class Ground:
                 values = self.values(ACCURACY, side, method)[0].values()
                 low = statistics.median(values) - FALL if len(values) > 2 else -math.inf
                 fallen = sum(value <= low for value in values)
-                fallen += sum(bool(trial.summary) for trial in self.trials[method].values()) - len(values)
+                fallen += len(self.counted(method)) - len(values)
                 found[side] |= {method: fallen} if fallen else {}
         return found
 
@@ -131,36 +142,31 @@ class Ground:
 
     @cached_property
     def client_models(self) -> Mapping[str, str]:
-        """What the clients of a method predict with: the average over weight samples of `mean_models` where there is one,
-        unless the method is a plain twin.
-        """
+        """What the clients of a method predict with: the average over weight samples of `mean_models` where there is one."""
         found = {}
         for method, mean in self.mean_models.items():
-            runs = [trial.run for trial in self.trials[method].values() if trial.summary]
-            sampled = not method.endswith(PLAIN) and any(f"{mean}_sampled" in run.client_models for run in runs)
+            finished = [trial for trial in self.trials[method].values() if trial.summary]
+            sampled = any(f"{mean}_sampled" in trial.run.client_models for trial in finished)
             found[method] = f"{mean}_sampled" if sampled else mean
         return found
 
     def accuracies(self, side: str, trial: Trial) -> Curve:
-        """Return the accuracy in [0, 1] by round: of the server's model, or the mean over the clients."""
+        """Return the accuracy in [0, 1] by round: the server's, or the mean over the clients."""
         if side == "global":
             return trial.run.curves.get("global", {})
         return mean_of(trial.run.of_clients(self.mean_models[trial.method]))
 
     def predictor(self, trial: Trial, side: str) -> str:
-        """Name the predictor that a run's method is for, "" without this side: the average over weight samples where there
-        is one, unless the method is a plain twin.
-        """
+        """Name the predictor that a run's method is for, "" without this side: its average over samples where it has one."""
         if side == "personal":
             return self.client_models[trial.method]
-        found = whole_run.predictive(trial.run) if trial.summary.get("global") else ""
-        return found.removesuffix("_sampled") if trial.method.endswith(PLAIN) else found
+        return whole_run.predictive(trial.run) if trial.summary.get("global") else ""
 
     def beside(self, trial: Trial) -> list[Trial] | str:
         """List the baseline's runs on the same hardware, those that shared it with nothing where there are any, or say why
         there are none. A run's time does not depend on its seed.
         """
-        others = self.finished(self.baseline)
+        others = [one for one in self.finished(self.baseline) if not one.summary.get("diverged")]
         if not others:
             return NO_BASELINE
         alike = [one for one in others if made_on(one) == made_on(trial)]
@@ -172,12 +178,15 @@ class Ground:
         return [one for one in own if not one.shared] or own
 
     def rough(self, method: str) -> bool:
-        """Return whether other work ran beside all runs of a method or of the baseline, so that its time is a guess."""
-        return any(all(one.shared for one in self.finished(name)) for name in (method, self.baseline))
+        """Return whether a method's time is a guess: other work ran beside all its runs, or all those that one is beside."""
+        own = self.finished(method)
+        alone = [one for one in own if not one.shared]
+        beside = [others for one in alone or own if not isinstance(others := self.beside(one), str)]
+        return not alone or any(all(one.shared for one in others) for others in beside)
 
     def finished(self, method: str) -> list[Trial]:
-        """List the finished runs of a method."""
-        return [one for one in self.trials.get(method, {}).values() if one.summary]
+        """List the finished runs of a method, of the seeds that count."""
+        return list(self.counted(method).values())
 
 
 def made_on(trial: Trial) -> tuple[object, ...]:
@@ -280,7 +289,7 @@ def seconds(ground: Ground, side: str, trial: Trial) -> Found:
 def computation(ground: Ground, side: str, trial: Trial) -> Found:
     """Find the multiply-adds of training in those of the baseline: counted where both records have them, else planned."""
     other = ground.trials.get(ground.baseline, {}).get(trial.seed)
-    if other is None:
+    if other is None or other.summary.get("diverged"):
         return NO_BASELINE
     counted = [one.summary.get("multiply_adds") for one in (trial, other)]
     own, theirs = (sum((one or {}).values()) for one in counted)

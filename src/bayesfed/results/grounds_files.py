@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BEST, NEAR = "★", "≈"
 MARKS = (
-    f"↑ higher is better, ↓ lower. {BEST}: best mean, of the methods with the most seeds. {NEAR}: not distinguishable from the best, by the {LEVEL:.0%} t interval of the difference, "
+    f"↑ higher is better, ↓ lower. {BEST}: best mean, of the methods with all seeds that count: those of more than half of the methods. {NEAR}: not distinguishable from the best, by the {LEVEL:.0%} t interval of the difference, "
     "paired by seed, and no seed fails; that is missing evidence, not equality. Cells are mean ± sd over seeds; (3 of 5): of the seeds that have a value. ~: a time with other work beside the run, a guess."
 )
 PAIRS = (("megabytes", "accuracy"), ("predictive", "ece"), ("ece", "ood"))
@@ -56,7 +56,7 @@ def cell(compared: Compared, method: str) -> Cell:
     telling = compared.column in QUALITY and len(set(compared.means.values())) > 1
     best = compared.whole.get(method) == compared.means[compared.best]
     mark = (BEST if best else NEAR if compared.is_near(method) else "") if telling else ""
-    finished = sum(bool(trial.summary) for trial in compared.ground.trials[method].values())
+    finished = len(compared.ground.finished(method))
     some = f" ({len(found)} of {finished})" if len(found) < finished else ""
     if compared.column is TIME:  # of the runs with nothing beside them, however many
         return Cell(f"{'~' * compared.ground.rough(method)}{mean:.{places}f}", "", mean, "")
@@ -80,9 +80,8 @@ def title(ground: Ground) -> str:
 
 
 def seeds(ground: Ground, method: str) -> str:
-    """Count a method's finished runs: `5`, or `3 of 5`."""
-    trials = ground.trials[method].values()
-    done = sum(bool(one.summary) for one in trials)
+    """Count a method's finished runs of the seeds that count: `5`, or `3 of 5`."""
+    trials, done = ground.trials[method], len(ground.finished(method))
     return str(done) if done == len(trials) else f"{done} of {len(trials)}"
 
 
@@ -222,7 +221,8 @@ def picture(comparison: Comparison, path: Path) -> list[Path]:
             for at, (across, upright) in zip(axes[place], PAIRS, strict=True):
                 x, y = (comparison.compared[name][place] for name in (across, upright))
                 known = [method for method in x.means if method in y.means]
-                named = known if len(known) <= FEW else [ground.baseline, x.best, y.best]
+                of_many = [method for method in known if method in (ground.baseline, x.best, y.best)]
+                named = known if len(known) <= FEW else of_many
                 for method in known:
                     own = method == ground.baseline
                     at.scatter(
@@ -230,7 +230,7 @@ def picture(comparison: Comparison, path: Path) -> list[Path]:
                     )
                 spread(at, "x", across)
                 spread(at, "y", upright)
-                for method in dict.fromkeys(named):
+                for method in named:
                     spot = (x.means[method], y.means[method])
                     left = at.transAxes.inverted().transform(at.transData.transform(spot))[0] < 0.5
                     away = (4 if left else -4, -9 if method == ground.baseline else 3)

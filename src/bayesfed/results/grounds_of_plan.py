@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bayesfed.results.formatting import text
-from bayesfed.results.grounds import SEARCH, Ground, Trial
+from bayesfed.results.grounds import Ground, Trial
 from bayesfed.results.run_records import RunRecord
+from bayesfed.results.searches import is_search
 
 
 def load(
@@ -16,7 +17,7 @@ def load(
     """Collect the grounds of a plan's cells, without searches. costs: of each run's folder; run_of: the record of one."""
     found: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = {}
     for cell in cells:
-        if not cell["experiment"].startswith(SEARCH):
+        if not is_search(cell["experiment"]):
             found.setdefault(place_of(cell), []).append(cell)
     grounds = []
     for (name, dataset, alpha, model), of_ground in found.items():

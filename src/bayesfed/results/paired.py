@@ -16,12 +16,13 @@ from bayesfed.results.run_records import RunRecord
 from bayesfed.results.study import Study
 
 LEVEL = 0.95  # of the intervals
+ROUNDING = 1e-9  # of a difference: so little does rounding part those that are equal
 
 
 @dataclass(frozen=True)
 class Difference:
     """A method's mean difference to another over the seeds that both have, its interval, and the p-value of the t test
-    that it belongs to; neither of one seed."""
+    that it belongs to; neither of one seed, nor of two with equal differences."""
 
     mean: float
     low: float | None
@@ -129,6 +130,7 @@ def intervals(apart: np.ndarray) -> list[Difference]:
     """Return the mean of each row of differences (pairs, seeds) with its interval, mean -+ t s / sqrt(seeds), Student's t.
 
     A percentile bootstrap of so few seeds is too narrow: with five it takes chance for a difference in one case of seven.
+    Two differences that are equal, as those of few test images often are, have no interval.
     """
     from scipy.stats import t
 
@@ -139,10 +141,11 @@ def intervals(apart: np.ndarray) -> list[Difference]:
     reach = float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * error
     sizes = np.divide(np.abs(means), error, out=np.where(means == 0, 0.0, np.inf), where=error > 0)
     p = 2 * t.sf(sizes, seeds - 1)
-    columns = (means, means - reach, means + reach, p)
+    equal = (error <= ROUNDING * np.abs(means)) & (means != 0) & (seeds == 2)
+    columns = (means, means - reach, means + reach, p, equal)
     return [
-        Difference(mean, low, high, seeds, chance)
-        for mean, low, high, chance in zip(*map(np.ndarray.tolist, columns), strict=True)
+        Difference(mean, None, None, seeds) if alike else Difference(mean, low, high, seeds, chance)
+        for mean, low, high, chance, alike in zip(*map(np.ndarray.tolist, columns), strict=True)
     ]
 
 

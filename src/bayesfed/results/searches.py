@@ -9,9 +9,14 @@ from functools import cached_property
 from typing import Any
 
 from bayesfed.results.formatting import text
-from bayesfed.results.grounds import SEARCH
 
 Cell = Mapping[str, Any]
+SEARCH = "search"
+
+
+def is_search(experiment: str) -> bool:
+    """Return whether configurations are chosen in an experiment: in `search`, and in `search_` with a name behind it."""
+    return experiment == SEARCH or experiment.startswith(f"{SEARCH}_")
 
 
 def predictive_nll(summary: Mapping[str, Any], personal: bool) -> float:
@@ -96,7 +101,7 @@ def load(cells: Iterable[Cell], summary_of: Callable[[str], Mapping[str, Any] | 
     """Collect the searches among a plan's cells; summary_of: that of a run's folder, None for an open run."""
     found: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
-        if cell["experiment"].startswith(SEARCH):
+        if is_search(cell["experiment"]):
             found.setdefault((cell["dataset"], cell["method"]), []).append(cell)
     return [
         Searched(dataset, method, of_search, [summary_of(cell["folder"]) for cell in of_search])

@@ -59,7 +59,7 @@ def further(comparison: Comparison) -> list[str]:
         if len(one.values) > 1 and all(len(values) == 1 for values in one.values.values())
     ]
     told = [f"On {listed(alone)} there is one seed. {ONE_SEED}"] if alone else []
-    return [*gains(comparison), *parts(comparison), *failing(comparison), *told]
+    return [*gains(comparison), *parts(comparison), *failing(comparison), *precisions(comparison), *told]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Lead:
     value, beside: its mean and the baseline's, as text; `beside` is "" for the baseline itself. near: how many of `others`
     are not distinguishable from it. price: what it costs. chance: the ECE that a calibrated model has by chance, as text,
     where its own is no larger; else "". open: whether none leads, since half of the methods are not distinguishable from it,
-    or it and the baseline are as well calibrated as can be told.
+    it cannot be told to be better than the baseline, or both are as well calibrated as can be told.
     """
 
     ground: str
@@ -94,33 +94,33 @@ def leads(comparison: Comparison) -> list[str]:
 
 def in_words(lead: Lead, baseline: str) -> str:
     """Write who leads on a ground."""
-    near = f"{lead.near} other{'s' * (lead.near > 1)} not distinguishable"
-    chance = f"a calibrated model has {lead.chance} by chance"
-    if lead.open and lead.chance:
-        return f"none on {lead.ground} ({lead.value} of {lead.method}; {chance})"
+    inside = [f"{baseline} {lead.beside}"] if lead.beside else []
+    inside += [f"{lead.near} other{'s' * (lead.near > 1)} not distinguishable"] if lead.near else []
+    inside += [f"a calibrated model has {lead.chance} by chance"] if lead.chance else []
     if lead.open:
-        return f"none on {lead.ground} ({near} from the best mean, {lead.value} of {lead.method})"
-    inside = [lead.value, *([f"{baseline} {lead.beside}"] if lead.beside else []), *([near] if lead.near else [])]
-    return f"{lead.method} on {lead.ground} ({', '.join([*inside, *([chance] if lead.chance else [])])}){lead.price}"
+        return f"none on {lead.ground} (best mean {', '.join([f'{lead.value} of {lead.method}', *inside])})"
+    return f"{lead.method} on {lead.ground} ({', '.join([lead.value, *inside])}){lead.price}"
 
 
 def led(comparison: Comparison, column: str) -> list[Lead]:
     """Return who leads in a column, ground by ground; without a ground where no two methods have values, or all one seed."""
+    signs = comparison.told_apart(column, [(method, comparison.grounds[0].baseline) for method in comparison.methods])
     return [
-        lead(comparison, one)
+        lead(comparison, one, signs)
         for one in comparison.compared[column]
         if len(one.means) > 1 and any(len(values) > 1 for values in one.values.values())
     ]
 
 
-def lead(comparison: Comparison, one: Compared) -> Lead:
-    """Return who leads in a column of a ground."""
+def lead(comparison: Comparison, one: Compared, signs: Mapping[str, Mapping[str, int]]) -> Lead:
+    """Return who leads in a column of a ground; `signs`: who is better there than the baseline, as `told_apart` gives it."""
     best, baseline, name, places = one.best, one.ground.baseline, one.ground.name, one.column.decimals
     beside = f"{one.means[baseline]:.{places}f}" if baseline in one.means and best != baseline else ""
     near = sum(one.is_near(method) for method in one.means if method != best)
     chance = by_chance(one, best)
     known = chance is not None and one.means[best] <= chance
     calibrated = baseline in one.means and one.means[baseline] <= (by_chance(one, baseline) or -1.0)
+    better = best == baseline or baseline not in one.means or signs[best].get(name) == 1
     return Lead(
         ground=name,
         method=best,
@@ -130,7 +130,7 @@ def lead(comparison: Comparison, one: Compared) -> Lead:
         others=len(one.means) - 1,
         price=price(comparison, best, name),
         chance=f"{chance:.{places}f}" if known else "",
-        open=2 * near >= len(one.means) or (known and calibrated),
+        open=2 * near >= len(one.means) or not better or (known and calibrated),
     )
 
 
@@ -256,12 +256,36 @@ def failing(comparison: Comparison) -> list[str]:
     """Name the methods with seeds that fail, ground by ground."""
     told = []
     for ground in comparison.grounds:
-        counts = {m: sum(bool(one.summary) for one in trials.values()) for m, trials in ground.trials.items()}
+        counts = {method: len(ground.finished(method)) for method in ground.trials}
         names = [f"{method} ({count} of {counts[method]})" for method, count in ground.failing[comparison.side].items()]
         if names:
             told.append(
                 f"On {ground.name} seeds fail, without an accuracy or {FALL} points or more below the method's median: "
                 f"{listed(names)}."
+            )
+    return told
+
+
+def precisions(comparison: Comparison) -> list[str]:
+    """Say on which grounds methods have seeds that were computed in another precision than the baseline's."""
+    told = []
+    for ground in comparison.grounds:
+        used = {
+            method: {seed: one.run.provenance["precision"] for seed, one in ground.counted(method).items()}
+            for method in ground.methods(comparison.side)
+        }
+        base = used.pop(ground.baseline, {})
+        other = {
+            method: {of[seed] for seed in of.keys() & base.keys() if of[seed] != base[seed]}
+            for method, of in used.items()
+        }
+        if apart := [found for found in other.values() if found]:
+            has, its = ("has", "its") if len(apart) == 1 else ("have", "their")
+            here = " and ".join(sorted(set().union(*apart)))
+            there = " and ".join(sorted(set(base.values())))
+            told.append(
+                f"On {ground.name} {len(apart)} of {len(used)} methods {has} seeds in another precision than {ground.baseline} "
+                f"({here} beside {there}), which is in {its} differences."
             )
     return told
 
