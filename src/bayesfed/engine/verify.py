@@ -32,24 +32,25 @@ from bayesfed.engine.training import Place, assemble, written
 from bayesfed.runs import run_file, run_folder
 from bayesfed.runs.revision import ENGINE_REVISION
 from bayesfed.runs.spec import Run
+from bayesfed.runs.summary import COMMUNICATION, COMPUTATION
 
-CLOSE = 0.02  # of an accuracy: so far may what rounds otherwise lead in a few rounds, whatever the run
+CLOSE = 0.02  # of a measured value: so far may what rounds otherwise lead in a few rounds, whatever the run
 TWINS, TIMES = 3, 2  # beyond it, TIMES as far as TWINS runs from initial parameters a rounding away are from each other
+MEASURED = ("accuracy", "ece", "brier", "nll")  # how metrics end that `apart` compares
+COUNTS = (COMMUNICATION, COMPUTATION)
 ROUNDING = ("code", "versions", "device", "hardware", "precision", "executor", "threads")  # what may round otherwise
 
 
 @dataclass(frozen=True)
 class Apart:
-    """Two runs' largest difference of an accuracy, a fraction, over clients and rounds, and where it is; infinity for one
-    that only the first has."""
+    """Two runs' largest difference of a value over clients and rounds, and where it is; infinity for one that only the first
+    has, and for a count that differs."""
 
     far: float = 0.0
     where: str = ""
 
 
-AccuracyKind = tuple[
-    bool, str, str
-]  # of accuracies that are alike: the server's or the clients', the model, the metric
+Kind = tuple[bool, str, str]  # of values that are alike: the server's or the clients', the model, the metric
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Verdict:
     """The outcome for one run; `rounds`: in words, which of its rounds.
 
     `same`: of so many `values`, how many have the recorded digits; `more` is measured now and was not then. `found`:
-    how far accuracies are off, by their kind, and `twins` the same between runs that begin a rounding apart, where
+    how far values are off, by their kind (see `apart`), and `twins` the same between runs that begin a rounding apart, where
     that was asked. `differs`: what was otherwise when the record was made. `resumed`: what another process gave
     otherwise that resumed the run midway, in words; "" where that was nothing.
     """
@@ -66,18 +67,18 @@ class Verdict:
     values: int
     same: int
     more: int
-    found: Mapping[AccuracyKind, Apart]
+    found: Mapping[Kind, Apart]
     differs: tuple[str, ...]
-    twins: Mapping[AccuracyKind, Apart] | None = None
+    twins: Mapping[Kind, Apart] | None = None
     resumed: str = ""
 
     @property
     def rounded(self) -> bool:
-        """True if something differs that may round otherwise, and no accuracy of the record is missing."""
+        """True if something differs that may round otherwise, and no value of the record is missing or another count."""
         return any(name in ROUNDING for name in self.differs) and all(one.far < math.inf for one in self.found.values())
 
-    def bound(self, kind: AccuracyKind) -> float:
-        """Return how far accuracies of that kind may be off."""
+    def bound(self, kind: Kind) -> float:
+        """Return how far values of that kind may be off."""
         return max(CLOSE, TIMES * self.twins[kind].far if self.twins else 0.0)
 
     @property
@@ -92,19 +93,18 @@ class Verdict:
     @property
     def recorded(self) -> bool:
         """True if what was trained straight is the record, or as good as it."""
-        return self.same == self.values or (self.rounded and self.close)
+        return self.values > 0 and (self.same == self.values or (self.rounded and self.close))
 
     def __str__(self) -> str:
-        if self.same == self.values:
+        if not self.values:
+            text = "the record has no values; DIFFERENT"
+        elif self.same == self.values:
             text = f"all {self.values} values are the recorded ones"
         else:
             kind = max(self.found, key=lambda kind: self.found[kind].far / self.bound(kind), default=(True, "", ""))
             worst = self.found.get(kind, Apart())
             text = f"{self.same} of {self.values} values are the recorded ones, "
-            if worst.far < math.inf:
-                text += f"accuracies differ by {worst.far:.4f} at most ({worst.where})"
-            else:
-                text += f"{worst.where} is not measured now"
+            text += f"others differ by {worst.far:.4f} at most ({worst.where})" if worst.far < math.inf else worst.where
             text += f", in runs that begin a rounding apart by {self.twins[kind].far:.4f}" if self.twins else ""
             text += "; within rounding" if self.recorded else "; DIFFERENT"
         text += f"; {self.more} more are not in the record" if self.more else ""
@@ -206,20 +206,31 @@ def recorded(folder: Path, rounds: int) -> Values:
     return {tuple(row[:4]): row[4] for row in rows if int(row[0]) <= rounds}
 
 
-def apart(then: Values, now: Values) -> dict[AccuracyKind, Apart]:
-    """Return how far the accuracies of `then` are off, by kind."""
-    found: dict[AccuracyKind, Apart] = {}
+def apart(then: Values, now: Values) -> dict[Kind, Apart]:
+    """Return how far accuracies, ECE, Brier scores and NLL of `then` are off, by kind: an NLL above 1 relative to itself.
+
+    Counts, of bytes and of multiply-adds, are the same or not.
+    """
+    found: dict[Kind, Apart] = {}
     for key, value in then.items():
         number, client, model, metric = key
-        if metric.endswith("accuracy"):
-            far = abs(float(value) - float(now[key])) if key in now else math.inf
-            kind = client == "global", model, metric
-            one = Apart(far, f"round {number}, {client}, {model}, {metric}")
-            found[kind] = max(found.get(kind, one), one, key=lambda one: one.far)
+        if model not in COUNTS and not metric.endswith(MEASURED):
+            continue
+        far, where = math.inf, f"round {number}, {client}, {model}, {metric}"
+        if key not in now:
+            where += " is not measured now"
+        elif value == now[key]:
+            far = 0.0
+        elif model in COUNTS:
+            where += f" is {now[key]} now, and {value} in the record"
+        else:
+            far = abs(float(value) - float(now[key])) / max(1.0, abs(float(value)))
+        kind, one = (client == "global", model, metric), Apart(far, where)
+        found[kind] = max(found.get(kind, one), one, key=lambda one: one.far)
     return found
 
 
-def widest(found: Sequence[Mapping[AccuracyKind, Apart]]) -> dict[AccuracyKind, Apart]:
+def widest(found: Sequence[Mapping[Kind, Apart]]) -> dict[Kind, Apart]:
     """Return the largest of several, kind by kind."""
     return {kind: max((one[kind] for one in found), key=lambda one: one.far) for kind in found[0]}
 
