@@ -6,6 +6,7 @@ from pathlib import Path
 
 from analyses.markdown import table
 from bayesfed.results import csv_file, verdicts
+from bayesfed.results.formatting import unique
 from bayesfed.results.paired import signed
 
 TABLES = Path(__file__).parents[1] / "results" / "paper" / "tables"
@@ -73,7 +74,7 @@ LINES = (
     Line(
         "FedPPD is above every baseline, MNIST and CIFAR-10, last round (numbers: CIFAR-10)",
         "fedppd",
-        {"method": "FedPPD", "metric": "global_accuracy_last", "experiment": "non_iid", "by": "paper"},
+        {"claim": "Table 1, FedPPD is above every baseline", "method": "FedPPD"},
         "table1",
         {"dataset": "CIFAR10"},
         ("FedAvg", "FedAvg+SWAG", "FedBE"),
@@ -92,38 +93,51 @@ def rows(paper: str, name: str, where: Row) -> Iterator[Row]:
 
 
 def judged(line: Line) -> tuple[str, float]:
-    """Return the verdict with its count and flags, and the mean difference in points, over the tests of a claim."""
+    """Return the verdict with its count and flags, and the mean difference in points over the tests that have one.
+
+    Raises ValueError where the rows are those of more than one claim.
+    """
     tests = [row for row in rows(line.paper, "claims", line.claim) if row["dataset"] != "all"]
+    if len(claims := {row["claim"] for row in tests}) != 1:
+        raise ValueError(f"{line.says}: it is {len(claims)} claims of {line.paper}, and should be one")
     tested = sum(int(row["of"]) for row in tests)
     held = sum(int(row["holds"] or 0) for row in tests)
     part = tested < sum(int(row["planned"]) for row in tests)
     apart = any(verdicts.OFF_PROTOCOL in row["flags"] for row in tests)
     flags = [verdicts.PRELIMINARY] * part + [verdicts.OFF_PROTOCOL] * apart
+    flags += ["a side diverged in some"] * any("diverged" in row["flags"] for row in tests)
     flags += sorted({row["precision"] for row in tests if " against " in row["precision"]})
-    mean = sum(int(row["of"]) * float(row["difference"]) for row in tests if row["difference"]) / max(tested, 1)
+    apart_by = [(int(row["of"]), float(row["difference"])) for row in tests if row["difference"]]
+    mean = sum(of * difference for of, difference in apart_by) / max(sum(of for of, _ in apart_by), 1)
     return verdicts.told(f"**{verdicts.word(held, tested)}**", held, tested, flags), mean
 
 
-def pair(cells: list[Row], column: str, first: str, others: tuple[str, ...]) -> str:
-    """Return the first method's number beside the best of the others', and the difference; "" without both."""
-    found = {row["method"]: float(row[column]) for row in cells if row[column]}
-    known = [name for name in others if name in found]
-    if first not in found or not known:
+def shown(cells: list[Row], column: str, methods: tuple[str, ...]) -> list[Row]:
+    """Return the row of the first method, and that of the best of the others; none without both."""
+    found = {row["method"]: row for row in cells if row[column]}
+    known = [found[name] for name in methods[1:] if name in found]
+    return [found[methods[0]], max(known, key=lambda row: float(row[column]))] if methods[0] in found and known else []
+
+
+def pair(both: list[Row], column: str) -> str:
+    """Return the first method's number beside the other's, and the difference; "" without both."""
+    if not both:
         return ""
-    best = max(known, key=found.__getitem__)
-    return f"{found[first]:.2f} vs {found[best]:.2f} ({best}): {signed(found[first] - found[best], 2)}"
+    first, other = (float(row[column]) for row in both)
+    return f"{first:.2f} vs {other:.2f} ({both[1]['method']}): {signed(first - other, 2)}"
 
 
 def table_of_claims() -> str:
-    """Return the headline table."""
-    shown = []
+    """Return the headline table; seeds are those of both methods where they differ."""
+    told = []
     for line in LINES:
-        told, mean = judged(line)
+        verdict, mean = judged(line)
         cells = list(rows(line.paper, f"{line.table}.compare", line.cells))
-        here = f"mean difference {signed(mean, 2)}"
-        if not line.mean:
-            here = pair(cells, "mean", line.claim["method"], line.others)
-        published = line.published or pair(cells, "published", line.claim["method"], line.others)
-        seeds = sorted({int(row["seeds"]) for row in cells if row["method"] == line.claim["method"]} - {0})
-        shown.append([line.says, here, published, " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))), told])
-    return table(["claim", "here, %", "published, %", "seeds", "verdict"], shown)
+        methods = (line.claim["method"], *line.others)
+        both = [] if line.mean else shown(cells, "mean", methods)
+        here = f"mean difference {signed(mean, 2)}" if line.mean else pair(both, "mean")
+        published = line.published or pair(shown(cells, "published", methods), "published")
+        own = both or [row for row in cells if row["method"] == methods[0]]
+        seeds = unique(row["seeds"] for row in own if row["seeds"] != "0")
+        told.append([line.says, here, published, (" vs " if both else " to ").join(seeds), verdict])
+    return table(["claim", "here, %", "published, %", "seeds", "verdict"], told)

@@ -20,10 +20,10 @@ Accuracies = dict[tuple[str, str], dict[tuple[str, str], float]]
 
 
 def accuracies(runs: Path) -> Accuracies:
-    """Return the global accuracy after one round."""
+    """Return the global accuracy after one round, of the runs that have one: what has diverged has none."""
     found: Accuracies = {}
     for row in csv_file.read(runs):
-        if all(row[key] == value for key, value in FIXED.items()):
+        if row["global_accuracy_last_percent"] and all(row[key] == value for key, value in FIXED.items()):
             pair = row["partition.clients"], row["partition.alpha"]
             found.setdefault((row["method"], row["seed"]), {})[pair] = float(row["global_accuracy_last_percent"])
     return found

@@ -54,14 +54,15 @@ Runs = dict[tuple[str, str], dict[str, Path]]
 
 
 def cells(config: str) -> Iterator[tuple[dict[str, Any], Path]]:
-    """HBFL's cells of a config whose runs are finished, with their folders."""
+    """HBFL's cells of a config whose runs are finished and have not diverged, with their folders."""
     with contextlib.chdir(ROOT):
         asked = plan.read_mapping(Path("config", f"{config}.yaml"))
         alone = {} if asked["papers"] == ["hbfl"] else {"papers": ["hbfl"], "experiments": {}}
         made, _ = plan.make(asked | alone)
     for cell in made["cells"]:
         folder = ROOT / "results" / config / "runs" / cell["folder"]
-        if RunRecord(folder).summary:
+        summary = RunRecord(folder).summary
+        if summary and not summary.get("diverged"):
             yield cell, folder
 
 

@@ -54,7 +54,7 @@ def test_a_side_that_has_diverged_loses(lab, stored):
         stored(lab.cell("heterogeneous", "FML", seed=seed), [0.6], diverged=theirs)
     total, cell = outcome(lab, HIGHER)
     assert counts(total) == counts(cell) == ("1", "2", "3", "", "mixed")
-    assert total["flags"] == "preliminary; no difference in 2: a side diverged or never gets there"
+    assert total["flags"] == ("no difference in 2: a side diverged or never gets there; both sides diverged in 1")
 
 
 @pytest.mark.parametrize(("ours", "verdict"), [(True, "diverged"), (False, "not run")])
@@ -181,8 +181,9 @@ def test_higher_at_a_value_of_an_axis(lab, stored):
     )  # fmt: skip
 
 
-def test_falls_needs_every_step(lab, stored):
-    values = {"100": [0.9, 0.9], "1": [0.8, 0.95], "0.1": [0.7, 0.7], "0.05": [0.6, 0.6]}
+def test_falls_holds_between_more_than_half_of_all_pairs(lab, stored):
+    """Of seed 0 in five of six, of seed 1 in three."""
+    values = {"100": [0.9, 0.8], "1": [0.95, 0.85], "0.1": [0.7, 0.9], "0.05": [0.6, 0.5]}
     for alpha, of_seeds in values.items():
         for seed, value in enumerate(of_seeds):
             stored(lab.cell("homogeneous", "HBFL", model="mlp", alpha=alpha, seed=seed), [value])

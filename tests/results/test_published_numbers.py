@@ -36,7 +36,7 @@ def test_the_verdict_follows_the_difference_only_at_the_papers_budget(lab, store
     assert found[0]["note"] == ""
     assert found[3]["note"] == "rounds 4 (paper 100), local epochs 1 (paper 5), batch size 32 (paper 128)"
     assert found[4]["note"].startswith("digits for CIFAR100, rounds 4")
-    assert "0 of 1 seeds finished" in found[5]["note"]
+    assert "seeds: 0 of 1" in found[5]["note"]
     assert list(found[0])[:13] == [
         "dataset", "setting", "alpha", "client", "model", "method", "metric",
         "published", "mean", "sd", "seeds", "rounds", "difference",

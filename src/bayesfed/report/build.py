@@ -22,7 +22,7 @@ from bayesfed.report.html_tables import Plain, Table, of_paper
 from bayesfed.report.templating import templates
 from bayesfed.results import claims_table, derived, formatting, hardware, paired, verdicts
 from bayesfed.results.derived import Derived
-from bayesfed.results.records import Record
+from bayesfed.results.records import DIVERGED, Record
 from bayesfed.runs.planned import home
 
 Json = dict[str, Any]
@@ -123,7 +123,10 @@ def of_papers(
             notice=content["notice"],
             version=__version__,
             papers=shown,
-            words=verdicts.WORDS,
+            words=[
+                *verdicts.WORDS,
+                *formatting.unique(one.word for each in shown for one in each.own if one.word == DIVERGED),
+            ],
             speed=sections.speed(results / "speed") if content["benchmarks"] else [],
             data={
                 "charts": {chart.name: chart.data() for one in shown for chart in one.charts},

@@ -183,6 +183,7 @@ def cell_of(one: Compared, footnotes: list[str]) -> Shown:
     """Return a cell of a table; add its remarks to the table's footnotes if they are not among them."""
     verdict, score, records = one.row["verdict"], one.cell.score, one.cell.records
     kind = "close" if verdict.startswith("within") else COLOURED.get(verdict, "apart")
+    kind = "diverged" if verdict.endswith(DIVERGED) else kind
     kind = "bare" if score.missing and score.mean is None else kind
     told = "; ".join(one.remarks) if kind != "open" else ""
     footnotes += [told] if told and told not in footnotes else []

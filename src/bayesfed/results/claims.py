@@ -7,7 +7,8 @@ compared with best; `most: true` is a claim of most settings: in all it holds wh
 
 - `higher`, `lower`, `not higher`: `method` against each of `than`, at equal data, alpha, stragglers, model, client, seed;
 - `higher at`: each of `methods` where the axis `along` is `at` against where it is each of `than`, at equal data and so on;
-- `falls`, `rises`: the metric of each of `methods` falls (rises) at each step from the largest value of `along` down;
+- `falls`, `rises`: with `along` the metric of each of `methods` falls (rises) from its largest value down: it does between
+  more than half of all pairs of values, so that two neighbours may be the other way round;
 - `smaller gain`: the gain of `method` over each of `than`, averaged over models, is smaller on `dataset`
   than on each of `than_dataset`.
 
@@ -185,7 +186,8 @@ def _falls(records: Sequence[Record], claim: Claim, statistic: Statistic, sign: 
         for of_seed in grouped(of_cell, ["seed"]).values():
             known = _values(_sides(of_seed, [along], [(step,) for step in steps]), statistic)
             differences.append(known[-1] - known[0] if known else None)
-            holds.append(bool(known) and all(sign * (b - a) > 0 for a, b in itertools.pairwise(known)))
+            pairs = [sign * (low - high) > 0 for high, low in itertools.combinations(known, 2)]
+            holds.append(2 * sum(pairs) > len(pairs))
         sides = [f"{along} {steps[0]}", *steps[1:]]
         found.append(Test(of_cell[0].method, " > ".join(sides), sides, of_cell, differences, holds, statistic))
     return found
@@ -258,9 +260,11 @@ def _outcome(study: Study, found: Sequence[Test], most: bool = False, part: str 
     finite = [value for value in differences if math.isfinite(value)]
     holds, ties, of = sum(sum(test.holds) for test in found), sum(test.ties for test in found), len(differences)
     why = unique(reason for test in found for reason in _without(test))
-    nothing = DIVERGED if any(map(_both_diverged, found)) else " or ".join(why) or "not run"
+    both = sum(map(_both_diverged, found))
+    nothing = DIVERGED if both else " or ".join(why) or "not run"
     asked = sum(len(test.differences) for test in found)
     lost = [f"no difference in {len(differences) - len(finite)}: {LOST}"] if len(finite) < len(differences) else []
+    lost += [f"both sides diverged in {both}"] if of and both else []
     limits = "; ".join(filter(None, [part, *(f"no value in some: {reason}" for reason in why)]))
     return Outcome(
         holds=holds,
@@ -269,7 +273,7 @@ def _outcome(study: Study, found: Sequence[Test], most: bool = False, part: str 
         planned=asked,
         difference=shown(statistics.fmean(finite), found[0].statistic) if finite else "",
         verdict=verdicts.word(holds, of, most) if of else nothing,
-        flags=[*verdicts.flags(of, asked, limits, _apart(records)), *lost],
+        flags=[*verdicts.flags(of, asked - both, limits, _apart(records)), *lost],
         used=cells.used(study, records),
         budget=study.budget(records),
         precision=_precision(counted),
@@ -277,10 +281,10 @@ def _outcome(study: Study, found: Sequence[Test], most: bool = False, part: str 
     )
 
 
-def _both_diverged(test: Test) -> bool:
-    """Return True if all runs of a seed are finished and nothing can be compared, since some have diverged."""
+def _both_diverged(test: Test) -> int:
+    """Count the seeds of which all runs are finished and nothing can be compared, since some have diverged."""
     of_seeds = zip(grouped(test.records, ["seed"]).values(), test.differences, strict=True)
-    return any(
+    return sum(
         value is None and all(record.done for record in of_seed) and any(record.diverged for record in of_seed)
         for of_seed, value in of_seeds
     )

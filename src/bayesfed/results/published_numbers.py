@@ -110,9 +110,9 @@ def beside(study: Study, table: Mapping[str, Any], cell: Cell, known: Published,
     # As it is shown, lest a point away be more than a point by a rounding.
     difference = None if score.mean is None or value is None else round(score.scale * score.mean - value, places)
     stand_in = any(record.used != record.dataset for record in cell.records)
-    seeds = "" if score.seeds == score.planned else f"{score.count()} seeds finished"
     remarks = [*remarks_on(study, cell, len(known)), *([why] if why else [])]
-    notes = [*remarks, f"seeds: {score.count()}" if score.missing else seeds, table.get("note", "")]
+    count = "" if score.seeds == score.planned and not score.missing else f"seeds: {score.count()}"
+    notes = [*remarks, count, table.get("note", "")]
     own = {"metric": cell.metric, **{key: study.written(key, value) for key, value in cell.keys.items()}}
     keys = {key: unique(row[key] for row in known) or [own.get(key, "")] for key in KEYS}
     keys |= {key: [own.get(key, "")] for key in axes_of(table)}
@@ -157,6 +157,8 @@ def verdict(records: Sequence[Record], difference: float | None, statistic: Stat
         return " or ".join(why)
     if difference is None:
         return "not published"
+    if lost := sum(record.done and bool(record.diverged) for record in records):
+        return f"{lost} of {sum(record.done for record in records)} {DIVERGED}"
     if any(record.used != record.dataset for record in records):
         return "stand-in data"
     if not all(record.is_the_papers for record in records):

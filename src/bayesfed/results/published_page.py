@@ -69,12 +69,13 @@ def of_tables(of: Derived) -> str:
         if not known:
             continue
         ours = comparable(known)
+        lost = sum(one.row["verdict"].endswith(DIVERGED) for one in known)
         away = [distance(one) for one in ours]
         found.append(
             [
                 name,
                 str(len(known)),
-                str(len(away)),
+                f"{len(away)}, {lost} {DIVERGED}" if lost else str(len(away)),
                 *(str(sum(points <= limit for points in away)) if away else "" for limit in WITHIN),
                 f"{statistics.fmean(float(one.row['difference']) for one in ours):+.2f}" if ours else "",
                 f"{statistics.fmean(away):.2f}" if away else "",
@@ -130,10 +131,11 @@ def in_words(of: Derived) -> str:
 
     A sentence each; "" if it has neither.
     """
-    known, away = 0, []
+    known, lost, away = 0, 0, []
     for name in tables_with_published_numbers(of.study):
         beside = in_percent(of, name)
         known += len(beside)
+        lost += sum(one.row["verdict"].endswith(DIVERGED) for one in beside)
         away += [distance(one) for one in comparable(beside)]
     near = ", ".join(f"{sum(points <= limit for points in away)} within {limit}" for limit in WITHIN)
     own = [one.total for one in of.claims if one.claim["by"] == "paper"]
@@ -148,6 +150,7 @@ def in_words(of: Derived) -> str:
     out = f"Of {known} published percentages {len(away)} are run" + (
         f": {near} points of the published ones." if away else "."
     )
+    out += f" {'A run' if lost == 1 else 'Runs'} of {lost} more {DIVERGED}." if lost else ""
     counts = ", ".join(f"{count} {words}" for words, count in many.items() if count)
     flags = ", ".join(f"{count} {flag}" for flag, count in flagged.items() if count)
     of_claims = f"The paper's {len(own)} {'claim' if len(own) == 1 else 'claims'}: {counts}{f'; of these {flags}' if flags else ''}."
