@@ -213,6 +213,9 @@ def test_tables_in_csv_files(make: Make) -> None:
         (0, "dose,label,age,client", "test.csv: 'age' where train.csv has 'dose'; give both the same columns in the same order"),
         (0, "age,label,client,client 2", "test.csv: 'dose' where train.csv has 'client 2'"),
         (4, "1,0,2, ", "train.csv, line 5: 'client' is missing; fill it in, or leave the line out"),
+        (4, "", "train.csv, line 5: 0 values for 4 columns"),
+        (0, "age;label;dose;client", "train.csv: its columns are parted by ';'; write commas"),
+        (0, "age\tlabel\tdose\tclient", "train.csv: its columns are parted by tabs; write commas"),
     ],
 )  # fmt: skip
 def test_wrong_tables_are_refused(make: Make, line: int, text: str, message: str) -> None:
@@ -223,6 +226,31 @@ def test_wrong_tables_are_refused(make: Make, line: int, text: str, message: str
     with pytest.raises(InputError) as caught:
         source("mine")
     assert message in str(caught.value)
+
+
+def test_blank_lines_at_the_end_of_a_table_are_none(make: Make) -> None:
+    folder = make()
+    (folder / "train.csv").write_text("\n".join([*table(90, 0), "", "", ""]))
+    (folder / "test.csv").write_text("\n".join(table(60, 1)))
+    assert source("mine").classes == 3
+
+
+def test_a_table_without_features_is_refused(make: Make) -> None:
+    folder = make()
+    for name in ("train", "test"):
+        (folder / f"{name}.csv").write_text("label,client\n0,a\n1,a\n")
+    with pytest.raises(
+        InputError, match=r"train\.csv: there is no column beside 'label' and 'client'; give the features"
+    ):
+        source("mine")
+
+
+def test_a_single_class_is_refused(make: Make) -> None:
+    folder = make()
+    for name in ("train", "test"):
+        (folder / f"{name}.csv").write_text("label,age\n0,1\n0,2\n")
+    with pytest.raises(InputError, match="all labels are 0; a dataset needs two classes or more"):
+        source("mine")
 
 
 def test_a_table_with_a_column_more_is_refused(make: Make) -> None:

@@ -237,3 +237,12 @@ def test_what_a_scheme_shows_its_clients_is_checked(put: Put) -> None:
     put(HALVING.replace('name = "halving"', 'name = "halving"\n    in_common = True').replace("SCHEME", more, 1))
     with pytest.raises(InputError, match="none can see them otherwise than the others; leave `seen` out"):
         run_file.resolve(mapping())
+
+
+def test_a_scheme_that_draws_without_the_seed_is_refused(put: Put) -> None:
+    """Else one key would be of many partitions."""
+    put(re.sub(r"rng\.generator\([^)]*\)", "np.random.default_rng()", HALVING))
+    with pytest.raises(
+        InputError, match=r"mine\.py: partition scheme 'halving': draw was called again with the same seed and dealt"
+    ):
+        divide(*LABELS, spec_of(scheme="halving", clients=4, factor=0.5), 0)

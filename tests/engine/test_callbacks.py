@@ -47,6 +47,12 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     plugins.use(None)
 
 
+def test_what_is_no_function_is_refused_before_any_training(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="on_round: 5 is no function; give one of a RoundDone"):
+        bayesfed.train(mapping("hbfl"), tmp_path / "out", data=data_dir, on_round=5)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_function_is_told_of_every_round(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
     seen: list[RoundDone] = []
     result = bayesfed.train(mapping("hbfl", rounds=3), tmp_path / "out", data=data_dir, on_round=seen.append)

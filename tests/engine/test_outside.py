@@ -188,6 +188,18 @@ def test_a_generator_of_the_systems_randomness_is_found(part: str, inside: str, 
         played(of_mine("", inside), 1)
 
 
+@pytest.mark.parametrize(
+    ("part", "inside"),
+    [
+        ("aggregate", "    def aggregate(self, c, updates):\n        super().aggregate(c, updates)\n        c['v'] = 0.5\n        return {}"),
+        ("finish", "    def finish(self, c):\n        c['v'] = 0.5\n        return {'theta': c['theta']}"),
+    ],
+)  # fmt: skip
+def test_what_is_no_tensor_is_told_in_the_first_round(part: str, inside: str, of_mine: Callable[..., Any]) -> None:
+    with pytest.raises(InputError, match=f"method 'mine': {part} gave 'v' as a float; expected a tensor"):
+        played(of_mine("", inside), 1)
+
+
 def test_parts_that_draw_from_their_node_repeat_themselves(of_mine: Callable[..., Any]) -> None:
     inside = """
     def init_server(self, server):

@@ -237,6 +237,8 @@ def test_a_ground_of_ones_own_takes_any_partition() -> None:
         (["fedawg", "--ground", "digits-harsh"], "method.name: no method is named 'fedawg'; did you mean 'fedavg'?"),
         (["fedavg:lr", "--ground", "digits-harsh"], "fedavg:lr: expected options like `name:lr=0.1,momentum=0`, found 'lr'"),
         (["fedavg:lr=0.1,lr=0.3", "--ground", "digits-harsh"], "fedavg:lr=0.1,lr=0.3: the option 'lr' occurs twice; keep one"),
+        (["fedavg:lr=0.1/", "--ground", "digits-harsh"], "fedavg:lr=0.1/: a value of 'lr' is missing; write lr=A, or lr=A/B"),
+        (["fedavg:lr=", "--ground", "digits-harsh"], "fedavg:lr=: a value of 'lr' is missing; write lr=A, or lr=A/B"),
         (["fedavg:name=fedprox", "--ground", "digits-harsh"], "fedavg:name=fedprox: 'name' is no option; the method's name comes"),
         (["fedavg:lr=", "--ground", "digits-harsh"], "method.lr: expected a number, found None"),
         (["fedavg:lr=0.1/{", "--ground", "digits-harsh"], "fedavg:lr=0.1/{: '{' is no value; give a number or a word"),

@@ -255,6 +255,8 @@ def facts_of(splits: Mapping[str, Split], source: Source) -> Facts:
             f"{source.folder}: training images have labels from {labels.min()} to {labels.max()}; they count from 0 "
             f"without gaps, but {gaps}; mend the labels, or, where that is meant, write `classes: {classes}` in {DESCRIPTION}"
         )
+    if max(source.classes or 0, classes) < 2:
+        raise InputError(f"{source.folder}: all labels are 0; a dataset needs two classes or more")
     return Facts(
         shape,
         dtype != np.uint8,

@@ -33,9 +33,9 @@ def read_npz(path: Path) -> Split:
             for name in (kind, "labels"):
                 if name not in held.files:
                     raise InputError(f"{path}: there is no array '{name}'; {nearest(name, held.files)}")
-            clients = held["clients"] if "clients" in held.files else None
+            found = {name: plain(held, name, path) for name in (kind, "labels", "clients") if name in held.files}
             check = checked_images if kind == "images" else checked_features
-            return check(held[kind], held["labels"], clients, where=str(path))
+            return check(found[kind], found["labels"], found.get("clients"), where=str(path))
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
     except (
@@ -48,6 +48,18 @@ def read_npz(path: Path) -> Split:
         zlib.error,
     ) as error:
         raise InputError(f"{path}: not readable as npz: {' '.join(str(error).split())}") from None
+
+
+def plain(held: Mapping[str, NDArray[np.generic]], name: str, path: Path) -> NDArray[np.generic]:
+    """Return an array of an npz file; raise InputError for one of Python objects, which would be unpickled."""
+    try:
+        return held[name]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        remedy = {"labels": "number the classes from 0", "clients": "give their names as text, by .astype(str)"}
+        told = remedy.get(name, "give numbers")
+        raise InputError(f"{path}: '{name}' holds Python objects, which are not read; {told}") from None
 
 
 def read_csvs(paths: Mapping[str, Path]) -> dict[str, Split]:
@@ -82,8 +94,14 @@ def columns_of(path: Path) -> dict[str, tuple[str, ...]]:
         )
     if twice := [name for name in head if head.count(name) > 1]:
         raise InputError(f"{path}: the column '{twice[0]}' occurs twice; rename one")
+    if len(head) == 1 and (other := next((sign for sign in ";\t" if sign in head[0]), "")):
+        raise InputError(
+            f"{path}: its columns are parted by {'tabs' if other == chr(9) else repr(other)}; write commas"
+        )
     if LABEL not in head:
         raise InputError(f"{path}: there is no column '{LABEL}'; {nearest(LABEL, head)}")
+    while rows and not rows[-1]:  # blank lines at the end
+        rows.pop()
     for line, row in enumerate(rows, 2):
         if len(row) != len(head):
             raise InputError(f"{path}, line {line}: {len(row)} values for {len(head)} columns")
@@ -96,6 +114,10 @@ def split_of(columns: Mapping[str, Sequence[str]], path: Path) -> Split:
     if clients is not None and "" in clients:
         line = clients.tolist().index("") + 2
         raise InputError(f"{path}, line {line}: '{CLIENT}' is missing; fill it in, or leave the line out")
+    if not columns.keys() - {LABEL, CLIENT}:
+        raise InputError(
+            f"{path}: there is no column beside '{LABEL}' and '{CLIENT}'; give the features, a column each"
+        )
     features = [numbers(column, name, path, float) for name, column in columns.items() if name not in (LABEL, CLIENT)]
     labels = numbers(columns[LABEL], LABEL, path, int)
     return checked_features(np.array(features).T, labels, clients, where=str(path))

@@ -59,10 +59,11 @@ def train(run: Run | Mapping[str, Any] | AnyPath, out: AnyPath, *, checkpoint: A
     "stop". Raises InputError for wrong input or another run's folder, `bayesfed.engine.signals.Stopped` on SIGTERM, SIGINT
     or SIGHUP, `bayesfed.core.errors.RunStopped` where `on_round` stopped it.
     """
+    if on_round is not None and not callable(on_round):
+        raise InputError(f"on_round: {on_round!r} is no function; give one of a RoundDone")
     folder = run_folder(out, "out")
     where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE
     data = Path(data if data is not None else run.data if isinstance(run, Run) else plugins.DATA)
-    shares = None if partitions is None else Path(partitions)
     place = Place(
         folder,
         where,
@@ -71,7 +72,7 @@ def train(run: Run | Mapping[str, Any] | AnyPath, out: AnyPath, *, checkpoint: A
         precision,
         executor=executor,
         weights=Path(weights),
-        partitions=shares,
+        partitions=None if partitions is None else Path(partitions),
         on_round=on_round,
     )
     with Process() as process:
@@ -201,7 +202,7 @@ class LoadedRun:
                 return path
         looked = " nor ".join(map(str, places))
         raise InputError(
-            f"{self.folder}: no checkpoint at {looked}; its networks need one: name it by `checkpoint`, `dvc pull` it, or train the run again; a clone has records alone"
+            f"{self.folder}: no checkpoint at {looked}; its networks need one: name it by `checkpoint`, `dvc pull` it, or train the run again into another folder; a clone has records alone"
         )
 
     @cached_property

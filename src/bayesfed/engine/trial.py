@@ -55,6 +55,8 @@ class Trial:
         twin.generator = torch.Generator(node.generator.device)
         twin.generator.set_state(node.generator.get_state())
         before, given = call(twin), call(node)
+        for one in (twin, node):
+            method_checks.state(self.method, part, dict(one.state))
         self.compare(part, before, given)
         self.compare(part, twin.state, node.state)
         return given

@@ -38,8 +38,8 @@ def fault(name: str, method: Any) -> str:
         return f"the class has no `{missing[0]}`"
     if not dataclasses.is_dataclass(method.Options):
         return "its Options are no dataclass; write @dataclass(frozen=True) above the class"
-    if unreadable := options.fault(method.Options):
-        return unreadable
+    if of_options := options.fault(method.Options) or lacks(method):
+        return of_options
     if not (isinstance(method.networks, tuple) and all(isinstance(name, str) for name in method.networks)):
         return f"its `networks` are {method.networks!r}; expected a tuple of names, of one with a comma: ('student',)"
     if not (
@@ -53,6 +53,16 @@ def fault(name: str, method: Any) -> str:
     if method.aggregate is Method.aggregate and method.finish is not Method.finish:
         return "the class defines `finish` and no `aggregate`, so what clients send would change nothing"
     return ""
+
+
+def lacks(method: type[Method]) -> str:
+    """Describe an option that the inherited constructor of a class reads, and its own Options do not have; "" for none."""
+    base = next(one for one in method.__mro__ if "__init__" in vars(one))
+    own = {option.name for option in dataclasses.fields(method.Options)}
+    needed = dataclasses.fields(base.Options) if issubclass(base, Method) else ()
+    missing = [option.name for option in needed if option.name not in own]
+    inherits = f"{base.__name__}.Options"
+    return f"its Options lack `{missing[0]}` of {inherits}; write `class Options({inherits}):`" if missing else ""
 
 
 def misspelt(method: type[Method]) -> str:

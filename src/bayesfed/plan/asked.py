@@ -40,7 +40,9 @@ class Asked:
                 raise InputError(f"{text}: 'name' is no option; the method's name comes before the colon")
             if key in options or key in choices:
                 raise InputError(f"{text}: the option '{key}' occurs twice; keep one, or write its values as {key}=A/B")
-            found = [value_of(value, text) for value in values.split("/")]
+            if "" in (written_values := values.split("/")):
+                raise InputError(f"{text}: a value of '{key}' is missing; write {key}=A, or {key}=A/B")
+            found = [value_of(value, text) for value in written_values]
             if len(found) > 1:
                 choices[key] = found
             else:

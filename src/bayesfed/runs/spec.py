@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -141,8 +142,11 @@ class Run:
         return self.global_model == models.CONVOLUTIONS
 
     def build_method(self) -> Method:
-        """Build the method with this run's hyperparameters."""
-        return methods.get(self.method)(self.options)
+        """Build the method with this run's hyperparameters; raise InputError for what a user's own raises."""
+        part = methods.registry.plugin(self.method, "method.name")
+        with plugins.one_line(part.origin) if part.path else contextlib.nullcontext():
+            method: Method = part.value()(self.options)
+        return method
 
     def build_model(self, name: str, source: Source, weights: Path | None = None) -> models.AnyNetwork:
         """Build the network of that name as the run has it for a dataset's images: with as many outputs as its method

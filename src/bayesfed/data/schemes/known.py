@@ -91,6 +91,13 @@ def divide(train_labels: Indices, test_labels: Indices, scheme: Scheme, seed: in
         found = scheme.draw(train_labels, test_labels, seed)
     if wrong := wrongly_dealt(found, scheme, len(train_labels), len(test_labels)):
         raise InputError(f"{origin}: partition scheme '{scheme.name}': {wrong}")
+    with plugins.one_line(origin):
+        again = vars(scheme.draw(train_labels, test_labels, seed))
+    if not all(np.array_equal(array, again[name]) for name, array in vars(found).items()):
+        raise InputError(
+            f"{origin}: partition scheme '{scheme.name}': draw was called again with the same seed and dealt otherwise; draw "
+            'from rng.generator(seed, "partition"), and take nothing else that changes'
+        )
     for split, offsets, least in (
         ("train", found.train_offsets, scheme.min_train),
         ("test", found.test_offsets, scheme.min_test),
