@@ -37,6 +37,18 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert list(found.labelled[0]) == [4, 2]
 
 
+def test_another_runs_is_not_replaced(tmp_path: Path) -> None:
+    """Which came there while this one ran."""
+    path = tmp_path / "one.safetensors"
+    checkpoint.save(path, progress(2), RECORD)
+    other = checkpoint.Header("def", "fp32", "threads", 1.5, 300)
+    with pytest.raises(
+        InputError, match=r"one\.safetensors: a checkpoint of run abc has come there meanwhile; give each run"
+    ):
+        checkpoint.save(path, progress(1), other)
+    assert checkpoint.load(path, "abc", HOST)[0].round == 2
+
+
 def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
     (tmp_path / ".one.999999-0a1b2c3d.safetensors").write_bytes(b"half")
     others = {".two.999999-0a1b2c3d.safetensors", ".one.seed1.999999-0a1b2c3d.safetensors", ".one.notes.safetensors"}

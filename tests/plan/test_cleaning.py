@@ -85,6 +85,14 @@ def test_a_current_plan_stays(
     assert capsys.readouterr().out.endswith("4 files deleted\nNothing to delete\n")
 
 
+def test_the_plan_of_a_run_that_is_being_trained_stays(results: Path) -> None:
+    """Whoever trains a plan reads each run file when its turn comes."""
+    files.write_text(results / "runs/d/fedavg/seed~1-2/.lock", "")
+    with files.locked(results / "runs/d/fedavg/seed~1-2/.lock", ""):
+        assert "files of an old plan" not in cleaning.found(results)
+    assert "files of an old plan" in cleaning.found(results)
+
+
 def test_the_log_of_a_job_stays_while_one_of_its_runs_is_open(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -275,7 +275,11 @@ def test_long_curves_are_thinned_and_keep_their_last_point():
     assert kept[-1] == (800, 80)
     frame = charts.pd.DataFrame({"x": list(curve), "value": list(curve.values())})
     kept_frame, every = charts.thinned(frame)
-    assert (every, kept_frame["x"].iloc[-1], len(kept_frame)) == (4, 800, 200)
+    assert (every, kept_frame["x"].iloc[-1], len(kept_frame)) == (4, 800, 201)
+    two = charts.pd.concat([frame.assign(curve="a"), frame.assign(curve="b", x=frame["x"] * 1.5 + 0.1)])
+    kept_frame, every = charts.thinned(two)
+    assert (every, *(len(own) for _, own in kept_frame.groupby("curve"))) == (4, 201, 201)
+    assert kept_frame.groupby("curve")["x"].max().tolist() == pytest.approx([800, 1200.1])
 
 
 def test_partitions_are_drawn_from_their_tables(some_runs, tmp_path):

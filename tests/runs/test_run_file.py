@@ -92,6 +92,7 @@ def mapping(mapping: Make) -> Make:
         ({"plugins": ""}, "plugins: there is no folder ''"),
         (MULTI, "models.local: clients of FedAvg have no models"),
         (MULTI | {"method": {"name": "fml"}, "models": {"global": "convolutions"}}, "models.local must name each client's model"),
+        (MULTI | {"method": {"name": "fml"}, "dataset": ["digits", "digits"], "validation": 0.1}, "validation: clients that hold the same dataset whole would train on each other's"),
         (MULTI | {"method": {"name": "fml"}, "dataset": "digits"}, "dataset: partition 'whole' needs one for each of 2 clients, found 1"),
         (MULTI | {"method": {"name": "fml"}, "models": {"global": "cnn2"}}, "tasks with other classes share only 'convolutions'"),
         (MULTI | {"method": {"name": "fml"}, "models": {"global": "convolutions", "local": ["lenet5", "cnn2"]}}, "same shapes"),

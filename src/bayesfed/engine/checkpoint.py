@@ -146,7 +146,11 @@ def key_of(path: Path) -> str:
 
 
 def save(path: Path, progress: Progress, header: Header) -> None:
-    """Write a checkpoint, whole or not at all, and keep the one that was there."""
+    """Write a checkpoint, whole or not at all, and keep the one that was there; raise InputError for another run's."""
+    if other := {key for one in found(path) if (key := key_of(one)) not in ("", header.key)}:
+        raise InputError(
+            f"{path}: a checkpoint of run {other.pop()} has come there meanwhile; give each run a file of its own"
+        )
     clients = progress.clients.within(of_clients(path))
     tensors = dataclasses.replace(progress, clients=ClientStates(clients.memory)).tensors()
     tensors["history"] = as_tensor([[*vars(row).values()] for row in progress.history])  # astuple copies each value

@@ -81,9 +81,13 @@ def of_finished(folder: Path, tree: str, end: str) -> Iterator[Path]:
 
 
 def old_plan(folder: Path) -> list[Path]:
-    """Return the files of a plan that the workflow would make again, since config, papers or code have changed."""
+    """Return the files of a plan that the workflow would make again, since config, papers or code have changed; none while
+    any of its runs is being trained, since trainers of a plan read each run file when its turn comes.
+    """
     config = folder / "config.yaml"
     if not config.exists() or planning.current(files.read_yaml(config), folder):
+        return []
+    if any(map(files.is_locked, (folder.parent / "runs").rglob(".lock"))):
         return []
     return sorted(path for path in folder.rglob("*") if path.is_file())
 

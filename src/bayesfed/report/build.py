@@ -102,7 +102,7 @@ def write(plan: Path, out: Path) -> list[Path]:
         files.write_text(out, of_papers(papers, content, results, out, beside))
     if grounds:
         files.write_text(beside or out, grounds)
-    ro_crate.write(metadata, out, content, results, studies)
+    ro_crate.write(metadata, out, beside, content, results, studies)
     return [out, *([beside] if beside else []), metadata]
 
 

@@ -72,6 +72,7 @@ def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
     data, axis, shows = figures.content(study, figure), figures.axis_of(figure), figure.get("shows", {})
     place = f"{study.paper}-{name}"
     frame = data.curves.rename(columns={"round": "x", "accuracy": "value"})
+    means = mean_curves(frame, ["row", "column"])
     frame, every = (frame, 1) if figure_axes.is_scatter(figure) else thinned(frame)
     if frame.empty:
         return Chart(place, name, figure["title"], "", [], [], {})
@@ -83,7 +84,6 @@ def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
     across = ends(frame["x"], logarithmic)
     sides = ["row", "column"] if "dataset" in figure["columns"] else ["row"]  # datasets have scales of their own
     limits = {key: bounds(own["value"], percent) for key, own in frame.groupby(sides)}
-    means = mean_curves(frame, ["row", "column"])
     panels, crowded = [], figure_panels.crowded(frame)
     for (row, column), text in csv_of_panels(frame, ["row", "column"]).items():
         title, own = ", ".join(filter(None, (row, column))), means[row, column]
@@ -92,7 +92,7 @@ def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
         panels.append(Panel(title, text, in_words(own, names, below), across, limit, named))
     small = f"{figures.footnote(study, data, shows)}{figures.notes(figure, data.records)}"
     small = " ".join(filter(None, (small, figure_panels.bare(study, figure, data))))
-    small += f" Every {every}th point is drawn." if every > 1 else ""
+    small += f" One point in {every} is drawn." if every > 1 else ""
     few = figure_axes.has_few(figure, frame["x"])
     kind = Look(
         few=few,
@@ -121,8 +121,9 @@ def by_experiment(
         used = set(own["curve"].unique())
         names = {method: method for method in study.spec["methods"] if method in used}
         curves = styled(names, figures.places(study, "method", names))
+        means, panels = mean_curves(own, ["panel"]), []
         own, every = thinned(own)
-        means, panels, across = mean_curves(own, ["panel"]), [], ends(own["x"])
+        across = ends(own["x"])
         span = own.groupby("panel")["value"].agg(["min", "max"])
         crowded = figure_panels.crowded(own.assign(row="", column=own["panel"]))
         for (cell,), text in csv_of_panels(own.drop(columns="experiment"), ["panel"]).items():
@@ -131,7 +132,7 @@ def by_experiment(
             named = heights(means[cell,], limits) if crowded else {}
             panels.append(Panel(cell, text, words, limits if diagonal else across, limits, named))
         kind = Look(few=bool(own["x"].nunique() <= 20), diagonal=diagonal, rounds=not diagonal, named=crowded)
-        small = f"Every {every}th point is drawn." if every > 1 else ""
+        small = f"One point in {every} is drawn." if every > 1 else ""
         place = f"{study.paper}-{name}-{experiment}"
         spec = lines(curves, below, upright, kind)
         found.append(Chart(place, "", f"{title}, {formatting.spoken(experiment)}", small, curves, panels, spec))
@@ -169,10 +170,12 @@ def styled(names: Mapping[str, str], places: Mapping[str, int]) -> list[Curve]:
 
 
 def thinned(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """At most POINTS places below the curves, every n-th; and n."""
-    places = sorted(frame["x"].unique())
-    kept = formatting.thinned(places, POINTS)
-    return frame[frame["x"].isin(kept)], round(len(places) / len(kept)) if kept else 1
+    """At most some POINTS points of a curve of a seed, every n-th and its last; and n."""
+    curve = [name for name in ("row", "column", "panel", "curve", "seed", "run") if name in frame]
+    places = frame.groupby(curve or (lambda _: 0), dropna=False)["x"]
+    order, last = places.rank(method="dense"), places.transform("max")
+    every = max(1, -(-int(order.max()) // POINTS)) if len(frame) else 1
+    return frame[((order - 1) % every == 0) | (frame["x"] == last)], every
 
 
 def bounds(values: pd.Series, percent: bool) -> Ends:

@@ -33,19 +33,24 @@ def path(report: Path) -> Path:
     return report.with_name(f"{report.stem}-crate") / NAME
 
 
-def write(made: Path, report: Path, content: Mapping[str, Any], results: Path, studies: Sequence[Study]) -> None:
-    """Write the crate: the report, tables and figures, every finished run with what it used, and the software."""
+def write(made: Path, report: Path, beside: Path | None, content: Mapping[str, Any], results: Path,
+          studies: Sequence[Study]) -> None:  # fmt: skip
+    """Write the crate: the report with the page `beside` it, tables and figures, every finished run with what it used, and
+    the software.
+    """
     folder = made.parent
     folder.mkdir(parents=True, exist_ok=True)
     pointed = {"results": results, report.name: report}
     workflow = report.with_name(f"{report.stem}-workflow.html")
-    pointed |= {workflow.name: workflow} if workflow.exists() else {}
+    pages = [page for page in (beside, workflow) if page and page.exists()]
+    pointed |= {page.name: page for page in pages}
     for name, target in pointed.items():
         if (folder / name).is_symlink():
             (folder / name).unlink()
         elif (folder / name).exists():
             raise InputError(f"{folder / name}: expected a link to {target}, found a copy of something; delete it")
-        (folder / name).symlink_to(os.path.relpath(target, folder), target_is_directory=target.is_dir())
+        beyond = os.path.relpath(target.resolve(), folder.resolve())  # a link may lie between them
+        (folder / name).symlink_to(beyond, target_is_directory=target.is_dir())
     crate = ROCrate(version="1.2")
     crate.name = str(content.get("title", report.stem))
     crate.description = " ".join(f"Report of bayesfed. {content['notice']}".split())
@@ -64,8 +69,8 @@ def write(made: Path, report: Path, content: Mapping[str, Any], results: Path, s
     ]
     main = file(crate, report.name, about=articles)
     crate.mainEntity = main
-    if workflow.exists():
-        file(crate, workflow.name)
+    for page in pages:
+        file(crate, page.name)
     for kind in ("tables", "figures", "partitions"):
         for one in sorted((results / kind).rglob("*.*")):
             file(crate, f"results/{one.relative_to(results).as_posix()}")

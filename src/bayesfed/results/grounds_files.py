@@ -191,6 +191,8 @@ def spread(axes: Axes, way: str, column: str) -> None:
     """Give an axis, x or y, of accuracies or ECE in percent its room near 100 or 0, where most methods are: logarithms of
     the error or of the ECE, with ticks at round values.
     """
+    from matplotlib.ticker import MaxNLocator
+
     set_scale, limits = getattr(axes, f"set_{way}scale"), getattr(axes, f"get_{way}lim")
     if column in ("accuracy", "predictive"):
         set_scale("function", functions=(lambda value: -np.log(101 - value), lambda place: 101 - np.exp(-place)))
@@ -199,6 +201,8 @@ def spread(axes: Axes, way: str, column: str) -> None:
     if column in TICKS:
         low, high = limits()
         ticks = [at for at in TICKS[column] if low <= at <= high]
+        if len(ticks) < 3:
+            ticks = [at for at in MaxNLocator(4).tick_values(low, high) if low <= at <= high]
         axes.set(**{f"{way}ticks": ticks, f"{way}ticklabels": [f"{at:g}" for at in ticks]})
         axes.minorticks_off()
 

@@ -50,6 +50,11 @@ def check_fit(run: Run, method: type[Method]) -> None:
         raise InputError(why)
     if run.active:
         check_active(run, run.active, method)
+    if run.multi_task and run.budget.validation and len(set(run.datasets)) < len(run.datasets):
+        raise InputError(
+            "validation: clients that hold the same dataset whole would train on each other's validation images; name each "
+            "dataset once"
+        )
     if run.budget.patience and not run.budget.validation:
         raise InputError(
             "patience: it counts rounds without a better validation accuracy; give a share for validation, too"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from bayesfed.core.errors import InputError
 from bayesfed.runs import run_folder
 from bayesfed.runs.planned import PlannedRun
 
@@ -29,7 +30,7 @@ def lines(runs: Sequence[PlannedRun]) -> Iterable[str]:
     A run that several experiments share counts in the first of them.
     """
     states = {run.name: state_of(run) for run in runs}
-    hours = hours_left(runs, states)
+    hours, damaged = hours_left(runs, states)
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     left: dict[tuple[str, str], float] = defaultdict(float)
     for run in sorted(runs, key=lambda run: run.experiment[0]):
@@ -51,19 +52,27 @@ def lines(runs: Sequence[PlannedRun]) -> Iterable[str]:
         if states[run.name] == "running":
             done, of, what = run.progress()
             yield f"running {run.name}: round {done} of {of}, {what}".rstrip(", ") if of else f"running {run.name}"
+    yield from (f"damaged {what}" for what in damaged)
     failed = [run for run in runs if states[run.name] == "failed"]
     yield from (f"failed {run.name}: {run.failure()}" for run in failed[:FAILED])
     if len(failed) > FAILED:
         yield f"and {len(failed) - FAILED} more that failed"
 
 
-def hours_left(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[str, float]:
-    """Return an estimate in hours for each run that is not finished; nothing where none is finished, to estimate by."""
+def hours_left(runs: Sequence[PlannedRun], states: dict[str, str]) -> tuple[dict[str, float], list[str]]:
+    """Return an estimate in hours for each run that is not finished, nothing where none is finished, to estimate by; and
+    what is wrong with damaged records of finished ones.
+    """
+    damaged = []
     seconds: dict[str, float] = defaultdict(float)
     costs: dict[str, float] = defaultdict(float)
     for run in runs:
         if states[run.name] == "finished":
-            took = run_folder.finished(run.folder)["train_seconds"]
+            try:
+                took = run_folder.finished(run.folder)["train_seconds"]
+            except InputError as error:
+                damaged.append(str(error))
+                continue
             for method in (run.method, ""):  # a method of which none is finished is as fast as all together
                 seconds[method] += took
                 costs[method] += run.cost
@@ -73,4 +82,4 @@ def hours_left(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[str, 
         if states[run.name] != "finished" and costs[method]:
             done, of, _ = run.progress()
             found[run.name] = run.cost * (1 - done / of if of else 1) * seconds[method] / costs[method] / 3600
-    return found
+    return found, damaged

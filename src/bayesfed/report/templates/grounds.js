@@ -119,6 +119,7 @@ const SCALES = { // room where most methods are: near 100 % and near an ECE of 0
   ece: [(value) => Math.log(Math.max(value, 0.01)), [0.1, 0.3, 1, 3, 10, 30]],
 };
 function ticks(low, high) {
+  if (low === high) return [low];
   const rough = (high - low) / 4, power = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
   const found = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-6; at += step) found.push(Number(at.toPrecision(6)));
@@ -129,7 +130,8 @@ function axis(column, values, start, end) { // where a value lies, and ticks
   const low = Math.min(...values), high = Math.max(...values), ends = [low, high].map(scale), room = (ends[1] - ends[0]) * 0.08 || 0.05;
   const at = (value) => start + ((scale(value) - ends[0] + room) / (ends[1] - ends[0] + 2 * room)) * (end - start);
   const inside = (value) => (at(value) - start) * (at(value) - end) <= 0;
-  return [at, (fixed ?? ticks(low, high)).filter(inside)];
+  const found = (fixed ?? []).filter(inside);
+  return [at, found.length > 2 ? found : ticks(low, high).filter(inside)];
 }
 const pen = document.createElement("canvas").getContext("2d"); // which measures labels
 pen.font = "11px system-ui, sans-serif";
