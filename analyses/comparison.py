@@ -16,7 +16,7 @@ from typing import Any
 
 from bayesfed.core import files
 from bayesfed.results import searches
-from bayesfed.results.grounds import with_twins
+from bayesfed.results.grounds_files import with_twins
 from bayesfed.results.searches import SEARCH, Searched
 from bayesfed.runs import run_folder
 

@@ -138,6 +138,7 @@ def table_of_claims() -> str:
         here = f"mean difference {signed(mean, 2)}" if line.mean else pair(both, "mean")
         published = line.published or pair(shown(cells, "published", methods), "published")
         own = both or [row for row in cells if row["method"] == methods[0]]
-        seeds = unique(row["seeds"] for row in own if row["seeds"] != "0")
-        told.append([line.says, here, published, (" vs " if both else " to ").join(seeds), verdict])
+        seeds = [row["seeds"] for row in own if row["seeds"] != "0"]
+        ends = unique(seeds) if both else unique([min(seeds, key=int), max(seeds, key=int)] if seeds else [])
+        told.append([line.says, here, published, (" vs " if both else " to ").join(ends), verdict])
     return table(["claim", "here, %", "published, %", "seeds", "verdict"], told)

@@ -120,7 +120,7 @@ def test_numbers_are_those_of_the_csv_files(some_runs, rows, tmp_path):
 def test_first_screen_says_what_came_out(some_runs, tmp_path):
     told = " ".join(page(some_runs, tmp_path).told.split())
     assert (
-        "Table 1, HBFL's global model is above FML's: supported 1/1, preliminary, both sides diverged in 1. CIFAR10, alpha 0.05, "
+        "Table 1, HBFL's global model is above FML's: supported 1/1, preliminary, nothing to compare in 1, which diverged. CIFAR10, alpha 0.05, "
         "CNN2: HBFL 10.00 points above FML, as claimed in 1 of 1 seed (2 planned); published: 11.43 points above."
     ) in told
     assert "5 of 6 planned runs are finished, so verdicts are preliminary." in told

@@ -191,9 +191,3 @@ def test_what_else_an_experiment_varies_is_a_ground_of_its_own() -> None:
         "mine, stragglers 0.5",
     ]
     assert [ground.trials["FedAvg"]["0"].run.folder.name for ground in found] == ["0.1", "0.2", "late"]
-
-
-def test_twins_follow_their_methods() -> None:
-    assert of.with_twins(["B", "A, plain", "A"], ["A", "A, plain", "B"]) == ["B", "A", "A, plain"]
-    assert of.with_twins(["A"], ["A"]) == ["A"]
-    assert of.with_twins(["B", "A, plain"], ["B", "A, plain"]) == ["B", "A, plain"]  # whose method is not there

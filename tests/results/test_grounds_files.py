@@ -75,3 +75,12 @@ def test_a_chart_of_many_methods_does_without_the_baseline(tmp_path: Path) -> No
     (found,) = grounds(tmp_path / "runs", {"one": {f"M{place}": [0.5 + place / 100] * 2 for place in range(12)}})
     written = grounds_files.picture(Comparison([found], "global"), tmp_path / "chart")
     assert [path.suffix for path in written] == [".png", ".svg"]
+
+
+def test_twins_follow_their_methods() -> None:
+    assert grounds_files.with_twins(["B", "A, plain", "A"], ["A", "A, plain", "B"]) == ["B", "A", "A, plain"]
+    assert grounds_files.with_twins(["A"], ["A"]) == ["A"]
+    assert grounds_files.with_twins(["B", "A, plain"], ["B", "A, plain"]) == [
+        "B",
+        "A, plain",
+    ]  # whose method is not there

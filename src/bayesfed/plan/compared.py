@@ -7,7 +7,6 @@ results/compare/runs, where the next call finds it. A search of the call's own i
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +19,7 @@ from bayesfed.data import catalogue
 from bayesfed.plan import config_check, experiments
 from bayesfed.plan import plan as planning
 from bayesfed.plan.asked import Asked, written
-from bayesfed.results.grounds import PLAIN
+from bayesfed.results.grounds import PLAIN, usual
 from bayesfed.results.searches import SEARCH, is_search
 
 PAPER, NAME = "comparison", "compare"
@@ -273,9 +272,7 @@ class Planned:
         for ground in () if self.request.dataset else self.request.every:
             methods = self.request.axes(ground)["method"]
             of_ground = [cell for cell in self.cells if cell["experiment"] == ground and cell["method"] in methods]
-            done = [cell for cell in of_ground if finished(cell["folder"])]
-            counts, some = Counter(cell["seed"] for cell in done), {cell["method"] for cell in done}
-            found[ground] = [seed for seed, count in counts.items() if 2 * count > len(some)]
+            found[ground] = usual((cell["method"], cell["seed"]) for cell in of_ground if finished(cell["folder"]))
         return found
 
     @property

@@ -264,7 +264,7 @@ def _outcome(study: Study, found: Sequence[Test], most: bool = False, part: str 
     nothing = DIVERGED if both else " or ".join(why) or "not run"
     asked = sum(len(test.differences) for test in found)
     lost = [f"no difference in {len(differences) - len(finite)}: {LOST}"] if len(finite) < len(differences) else []
-    lost += [f"both sides diverged in {both}"] if of and both else []
+    lost += [f"nothing to compare in {both}, which diverged"] if of and both else []
     limits = "; ".join(filter(None, [part, *(f"no value in some: {reason}" for reason in why)]))
     return Outcome(
         holds=holds,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from bayesfed.results import hardware, whole_run
 from bayesfed.results.formatting import unique
@@ -31,6 +31,7 @@ OTHER_HARDWARE, OTHER_THREADS, OTHER_WORK, NO_BASELINE = (
     "beside other work",
     "no run of the baseline",
 )
+Seed = TypeVar("Seed", int, str)
 WAITED = 1.2  # times a CPU's seconds, from which on a run has shared its cores: its own seconds then grow, too
 
 
@@ -62,6 +63,13 @@ class Trial:
         return number(tested.get(model, {}).get("accuracy"))
 
 
+def usual(done: Iterable[tuple[str, Seed]]) -> list[Seed]:
+    """Return the seeds that more than half of the methods have, of finished runs' methods and seeds."""
+    done = set(done)
+    counts, methods = Counter(seed for _, seed in done), {method for method, _ in done}
+    return sorted(seed for seed, count in counts.items() if 2 * count > len(methods))
+
+
 @dataclass(frozen=True)
 class Ground:
     """A ground with its runs, method -> seed -> run, and the label of the method that others are measured against."""
@@ -78,9 +86,8 @@ class Ground:
     @cached_property
     def seeds(self) -> frozenset[str]:
         """The seeds that count: those of finished runs of more than half of the methods that have any."""
-        done = [[seed for seed, one in trials.items() if one.summary] for trials in self.trials.values()]
-        counts = Counter(seed for of in done for seed in of)
-        return frozenset(seed for seed, count in counts.items() if 2 * count > sum(map(bool, done)))
+        every = self.trials.items()
+        return frozenset(usual((name, seed) for name, of in every for seed, one in of.items() if one.summary))
 
     def counted(self, method: str) -> dict[str, Trial]:
         """Return a method's finished runs by seed, of the seeds that count."""
@@ -327,16 +334,6 @@ COLUMNS = (
 )  # fmt: skip
 QUALITY, TIME, SERVER_IMAGES = COLUMNS[:8], COLUMNS[10], COLUMNS[-1]
 """Columns that say how good a method is; the others say what it costs."""
-
-
-def with_twins(methods: Iterable[str], known: Collection[str]) -> list[str]:
-    """List methods in their order, each followed by its twin without the Bayesian part where that is among the known.
-
-    A twin whose method is not there has its own place.
-    """
-    methods = list(methods)
-    wholes = [method for method in methods if method.removesuffix(PLAIN) not in methods or not method.endswith(PLAIN)]
-    return [one for method in wholes for one in (method, f"{method}{PLAIN}") if one == method or one in known]
 
 
 def shown_columns(grounds: Sequence[Ground], side: str) -> list[Column]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ import numpy as np
 from bayesfed.core import files
 from bayesfed.results import csv_file, hardware, latex, markdown, statements
 from bayesfed.results.formatting import unique
-from bayesfed.results.grounds import COLUMNS, QUALITY, SIDES, TIME, Column, Ground, shown_columns, with_twins
+from bayesfed.results.grounds import COLUMNS, PLAIN, QUALITY, SIDES, TIME, Column, Ground, shown_columns
 from bayesfed.results.paired import LEVEL, Compared, Comparison, shown
 
 if TYPE_CHECKING:
@@ -61,6 +61,16 @@ def cell(compared: Compared, method: str) -> Cell:
     if compared.column is TIME:  # of the runs with nothing beside them, however many
         return Cell(f"{'~' * compared.ground.rough(method)}{mean:.{places}f}", "", mean, "")
     return Cell(f"{mean:.{places}f}{sd}{some}", mark, mean, "")
+
+
+def with_twins(methods: Iterable[str], known: Collection[str]) -> list[str]:
+    """List methods in their order, each followed by its twin without the Bayesian part where that is among the known.
+
+    A twin whose method is not there has its own place.
+    """
+    methods = list(methods)
+    wholes = [method for method in methods if method.removesuffix(PLAIN) not in methods or not method.endswith(PLAIN)]
+    return [one for method in wholes for one in (method, f"{method}{PLAIN}") if one == method or one in known]
 
 
 def ordered(comparison: Comparison, place: int) -> list[str]:
