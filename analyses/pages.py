@@ -18,7 +18,7 @@ from analyses.hbfl import finished_runs
 from analyses.hbfl import sampled_partitions as measured
 from analyses.markdown import listed, pivot, table
 from bayesfed.plan import plan
-from bayesfed.results import csv_file
+from bayesfed.results import csv_file, gains
 from bayesfed.results.grounds import COLUMNS, PLAIN, SIDES
 from bayesfed.results.run_records import RunRecord
 from bayesfed.results.searches import is_search
@@ -270,11 +270,13 @@ def statements_of(side: str) -> list[str]:
     return [line.removeprefix(begin) for line in lines if line.startswith(begin)]
 
 
-def leaders() -> str:
-    """Return the leaders, and below them who is better and worse than FedAvg, and what Bayesian parts change."""
-    told = ("Better than ", "Worse than ", "Beside its plain twin: ")
-    every = {title: [line for line in statements_of(side) if line.startswith(told)] for side, title in SIDES.items()}
-    return leaders_table() + "".join(f"- **{title}.** {' '.join(lines)}\n" for title, lines in every.items()) + "\n"
+def better_and_worse() -> str:
+    """Return the methods that are better than the baseline in anything, and all beside their plain twins."""
+    both = gains.tables(csv_file.read(COMPARED / "comparison.csv"), "FedAvg")
+    (head, rows), *twins = [(head, rows) for _, head, rows in both]
+    helped = [row for row in rows if any("+" in cell for cell in row[1:])]
+    under = "The same beside [plain twins](docs/reference/glossary.md), which lack one Bayesian part:"
+    return table(head, helped) + "".join(f"{under}\n\n{table(*one)}" for one in twins)
 
 
 def leaders_table() -> str:
@@ -310,7 +312,7 @@ def leaders_table() -> str:
 
 OF_PAPERS: dict[str, dict[str, Callable[[], str]]] = {"fola": {"first-round": first_round.above_fedavg}}
 BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
-    ROOT / "README.md": {"headline": headline.table_of_claims, "leaders": leaders},
+    ROOT / "README.md": {"headline": headline.table_of_claims, "gains": better_and_worse},
     DOCS / "assumptions/hbfl.md": {"shards": shards},
     DOCS / "guides/compare.md": {"seeds": seeds},
     DOCS / "reference/run-file.md": {"names": reference.names},

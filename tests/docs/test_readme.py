@@ -13,21 +13,18 @@ FILES = [
     path for path in (PROJECT / "src/bayesfed/methods").glob("*.py") if re.search(r"^METHOD = ", path.read_text(), re.M)
 ]
 
-PAPERS = {"HBFL", "FOLA", "FedPPD", "pFedBayes", "FedLap", "FedGVI", "barycentres", "comparison"}
-
-
 def test_every_method_is_in_the_table_with_its_file() -> None:
-    """Each by its label; what they are compared in is a paper of the four or of the newer ones, or the comparison."""
+    """Each by its label."""
     section = (PROJECT / "README.md").read_text().split("\n## Methods\n")[1].split("\n## ")[0]
-    rows = section.split("|---|---|---|\n")[1].split("\n\n")[0].splitlines()
+    rows = section.split("|---|---|\n")[1].split("\n\n")[0].splitlines()
     found = []
     for row in rows:
-        listed, _, papers = row.strip("| ").split(" | ")
-        for title, file, place in re.findall(r"(?:^|, )(.+?) \(\[`(\w+)\.py`\]\((.+?)\)\)", listed):
+        _, listed = row.strip("| ").split(" | ")
+        for title, file, place in re.findall(r"(?:^|[,;] )(.+?) \(\[`(\w+)\.py`\]\((.+?)\)\)", listed):
             found.append(file)
             assert place == f"src/bayesfed/methods/{file}.py"
-            assert title.startswith(methods.get(importlib.import_module(f"bayesfed.methods.{file}").METHOD.name).label)
-        assert papers == "all four" or set(papers.split(", ")) <= PAPERS
+            label = methods.get(importlib.import_module(f"bayesfed.methods.{file}").METHOD.name).label
+            assert label in title
     assert sorted(found) == sorted(path.stem for path in FILES)
 
 

@@ -22,10 +22,7 @@ def test_who_leads_and_at_what_cost(tmp_path: Path) -> None:
     told = statements.of(alone)
     assert told[0] == "Most accurate: Mine on harsh (81.78 ± 0.70, FedAvg 72.70), and costs what FedAvg does."
     assert [line.partition(":")[0] for line in told[1:4]] == list(statements.LEADS.values())[1:]
-    assert told[4:] == [
-        "Better than FedAvg: in accuracy Mine (harsh); in ECE Mine (harsh); in OOD detection Mine (harsh); in the worst tenth of "
-        "the clients Mine (harsh)."
-    ]
+    assert len(told) == 4
     assert statements.by_side([alone]).keys() == {"Global model"}
     assert statements.lines([alone])[0].startswith("Global model: Most accurate: Mine on harsh")
     assert statements.of(of(tmp_path / "b", harsh={"FedAvg": [0.8, 0.81]})) == []
@@ -102,55 +99,6 @@ def test_nobody_leads_who_cannot_be_told_to_be_better_than_the_baseline(tmp_path
     assert told == (
         "Most accurate: none on harsh (best mean 74.06 ± 1.56 of Mine, FedAvg 73.45, 1 other not distinguishable)."
     )
-
-
-def test_who_is_better_than_the_baseline(tmp_path: Path) -> None:
-    """By the corrected p-values of the differences, ground by ground."""
-    base, close = [0.8, 0.81, 0.82], [0.81, 0.81, 0.8]
-    one = {"FedAvg": base, "A": [0.9, 0.91, 0.92], "B": [0.7, 0.71, 0.72], "C": close}
-    better, worse = statements.gains(of(tmp_path / "a", one=one))
-    assert better.startswith("Better than FedAvg: in accuracy A (one); in ECE A (one); ")
-    assert worse.startswith("Worse than FedAvg: in accuracy B (one); in ECE B (one); ")
-    two = one | {"A": one["B"], "C": one["A"], "New": one["A"]}
-    better, worse = statements.gains(of(tmp_path / "b", one=one, two=two))
-    assert better.startswith("Better than FedAvg: in accuracy C and New (two), A (one; worse: two); in ECE ")
-    assert worse.startswith("Worse than FedAvg: in accuracy B (both grounds); ")
-    told, worse = statements.gains(of(tmp_path / "c", one={"FedAvg": base, "B": one["B"], "C": close}))
-    assert worse.startswith("Worse than FedAvg: in accuracy B (one); ")
-    assert told == (
-        "No method can be told to be better than FedAvg in accuracy, ECE, OOD detection and the worst tenth of the clients."
-    )
-
-
-def test_what_a_bayesian_part_changes(tmp_path: Path) -> None:
-    """By the corrected p-values of the differences, ground by ground; not of twins without a common seed."""
-    helped, open_, harmed = [0.9, 0.91, 0.92], [0.8, 0.83, 0.82], [0.7, 0.71, 0.72]
-    one = {"A": helped, "A, plain": open_, "B": harmed, "B, plain": open_, "C": open_, "C, plain": open_[::-1]}
-    (told,) = statements.parts(of(tmp_path / "a", one=one))
-    assert told == (
-        "Beside its plain twin: A is better in accuracy, ECE, OOD detection and the worst tenth of the "
-        "clients (one); B is worse in accuracy, ECE, OOD detection and the worst tenth of the clients (one); C is not better or "
-        "worse."
-    )
-    (told,) = statements.parts(of(tmp_path / "b", one=one, two=one | {"A": harmed, "D": open_, "D, plain": open_[:1]}))
-    assert told.startswith("Beside its plain twin: A is better in accuracy, ECE, OOD detection and the")
-    assert (
-        "(one), worse in accuracy, ECE, OOD detection and the worst tenth of the clients (two); B is worse in" in told
-    )
-    assert "D" not in told.split("plain")[0].replace("OOD", "")
-    assert statements.parts(of(tmp_path / "c", one={"A": helped, "B": open_})) == []
-
-
-def test_of_many_methods_some_seem_better_by_chance(tmp_path: Path) -> None:
-    """A's interval alone is without zero, p = 0.02; beside 20 methods that are as good as FedAvg that is to be expected."""
-    base, close = [0.8, 0.81, 0.82, 0.8], [0.81, 0.8, 0.82, 0.8]
-    a = [value + more for value, more in zip(base, [0.01, 0.03, 0.02, 0.015], strict=True)]
-    (told,) = statements.gains(of(tmp_path / "a", one={"FedAvg": base, "A": a}))
-    assert told.startswith("Better than FedAvg: in accuracy A (one); ")
-    many = of(tmp_path / "b", one={"FedAvg": base, "A": a} | {f"B{place}": close for place in range(20)})
-    assert many.told_apart("accuracy", [("A", "FedAvg")]) == {"A": {"one": 1}}
-    (told,) = statements.gains(many)
-    assert told.startswith("No method can be told to be better than FedAvg in accuracy")
 
 
 def test_seeds_that_fail(tmp_path: Path) -> None:

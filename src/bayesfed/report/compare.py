@@ -21,7 +21,7 @@ from bayesfed.plan.asked import Asked
 from bayesfed.plan.compared import NAME, OWN, Planned, Request
 from bayesfed.report import grounds_page
 from bayesfed.report.call_notice import notice
-from bayesfed.results import grounds, grounds_files, grounds_of_plan, paired, searches, statements
+from bayesfed.results import gains, grounds, grounds_files, grounds_of_plan, paired, searches, statements
 from bayesfed.results.run_records import RunRecord
 from bayesfed.runs import run_folder
 from bayesfed.runs.planned import COUNT, SAYS
@@ -68,8 +68,10 @@ class Result:
             for method in self.asked:
                 head, rows = grounds_files.differences(side, method, baseline)
                 parts += [(f"{grounds.SIDES[side.side]}, {method} − {baseline}", head, rows)] if rows else []
+        parts += grounds_files.gains_tables(self.sides)
         texts = [f"{title}\n{grounds_files.as_text(head, rows)}" for title, head, rows in parts]
-        return "\n\n".join([*texts, grounds_files.MARKS, grounds_files.legend(self.sides), "\n".join(self.statements)])
+        keys = f"{grounds_files.MARKS} {gains.KEY}"
+        return "\n\n".join([*texts, keys, grounds_files.legend(self.sides), "\n".join(self.statements)])
 
 
 def compare(

@@ -8,7 +8,7 @@ from typing import Any
 
 from bayesfed import __version__
 from bayesfed.report.templating import templates
-from bayesfed.results import grounds_files, hardware, paired, searches, statements
+from bayesfed.results import gains, grounds_files, hardware, paired, searches, statements
 from bayesfed.results.grounds import ACCURACY, COLUMNS, PLAIN, QUALITY, SHARE, SIDES, Ground, Trial, has, shown_columns
 from bayesfed.results.paired import Comparison
 from bayesfed.results.searches import Searched
@@ -41,6 +41,8 @@ def page(
             version=__version__,
             runs=sum(bool(one.summary) for ground in grounds for of in ground.trials.values() for one in of.values()),
             leaders=[found for side in sides if (found := leaders(side))],
+            gains=grounds_files.gains_tables(sides),
+            gains_key=gains.KEY,
             told={SIDES[side.side]: lines for side in sides if (lines := statements.further(side))},
             data=content(sides, searched, asked),
         )

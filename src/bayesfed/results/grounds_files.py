@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bayesfed.core import files
-from bayesfed.results import csv_file, hardware, latex, markdown, statements
+from bayesfed.results import csv_file, gains, hardware, latex, markdown, statements
 from bayesfed.results.formatting import unique
 from bayesfed.results.grounds import COLUMNS, PLAIN, QUALITY, SIDES, TIME, Column, Ground, shown_columns
 from bayesfed.results.paired import LEVEL, Compared, Comparison, shown
@@ -132,10 +132,10 @@ def as_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def numbers(comparison: Comparison) -> list[dict[str, str]]:
-    """List a row a ground and method: each column's mean, sd and number of seeds, its difference to the baseline, and the
-    p-value of that, corrected for the number of methods.
+    """List a row a ground and method: each column's mean, sd and number of seeds, its difference to the baseline, the
+    p-value of that, corrected for the number of methods, and whether it is better than the baseline and its plain twin.
     """
-    found = []
+    found, told = [], gains.told(comparison)
     for place, ground in enumerate(comparison.grounds):
         pairs = [(method, ground.baseline) for method in comparison.methods]
         corrected = {column.name: comparison.compared[column.name][place].corrected(pairs) for column in QUALITY}
@@ -145,7 +145,7 @@ def numbers(comparison: Comparison) -> list[dict[str, str]]:
                 one = comparison.compared[column.name][place]
                 values, apart = one.values.get(method, {}), one.difference(method, ground.baseline)
                 guess = column is TIME and ground.rough(method)
-                told: dict[str, float | None] = {
+                of_column: dict[str, float | None] = {
                     "": None if guess else one.means.get(method),
                     "_sd": statistics.stdev(values.values()) if len(values) > 1 else None,
                     "_difference": apart.mean if apart else None,
@@ -153,8 +153,11 @@ def numbers(comparison: Comparison) -> list[dict[str, str]]:
                     "_high": apart.high if apart else None,
                     "_p": corrected.get(column.name, {}).get((method, ground.baseline)),
                 }
-                row |= {f"{column.name}{end}": "" if value is None else f"{value:.6g}" for end, value in told.items()}
+                row |= {f"{column.name}{end}": "" if value is None else f"{value:.6g}" for end, value in of_column.items()}
                 row[f"{column.name}_seeds"] = str(len(values))
+            for end in (gains.BASELINE, gains.TWIN):
+                for name in (f"{quality}_{end}" for quality in gains.QUALITIES):
+                    row[name] = told.get((ground.name, method), {}).get(name, "")
             found.append(row)
     return found
 
@@ -169,6 +172,12 @@ def tables(comparisons: Sequence[Comparison]) -> list[tuple[str, list[str], list
     ]
 
 
+def gains_tables(comparisons: Sequence[Comparison]) -> list[gains.Table]:
+    """Return title, head and rows of the tables that say who is better and worse than the baseline and than plain twins."""
+    baseline = comparisons[0].grounds[0].baseline
+    return gains.tables([row for one in comparisons for row in numbers(one)], baseline)
+
+
 def legend(comparisons: Sequence[Comparison]) -> str:
     """Say what each column is that any table shows, a line a column."""
     used = [column for one in comparisons for column in shown_columns(one.grounds, one.side)]
@@ -179,9 +188,12 @@ def write(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
     """Write `comparison.csv`, `.md`, `.tex`, `.png` and `.svg` into a folder; returns the files."""
     rows = [row for one in comparisons for row in numbers(one)]
     found = tables(comparisons)
-    under = f"{MARKS} Differences are to {comparisons[0].grounds[0].baseline}."
+    baseline = comparisons[0].grounds[0].baseline
+    under = f"{MARKS} Differences are to {baseline}."
     text = "\n".join(
         [
+            *(f"## {title}\n\n{markdown.table(*one)}" for title, *one in gains.tables(rows, baseline)),
+            f"{gains.KEY}\n",
             *(f"## {one[0].replace(': ', chr(10) * 2, 1)}.\n\n{markdown.table(*one[1:])}" for one in found),
             f"{MARKS}\n",
             *(f"- {line}" for line in statements.lines(comparisons)),

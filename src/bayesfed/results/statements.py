@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bayesfed.results.grounds import FALL, PLAIN, SERVER_IMAGES, SIDES, Ground, Trial
+from bayesfed.results.grounds import FALL, SERVER_IMAGES, SIDES, Ground, Trial
 from bayesfed.results.paired import Compared, Comparison
 
 LEADS = {
@@ -16,14 +16,12 @@ LEADS = {
     "ood": "Best at OOD detection",
     "worst": "Best for the worst tenth of the clients",
 }
-IN = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection", "worst": "the worst tenth of the clients"}
 PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction", "time": "time"}
 """The words on a leader's cost."""
 UNSURE = 0.25  # of a ratio of times: other work on the machine changes them by a fifth
 GUESS = 2  # from so many times on even a time with other work beside its run says that it is more
 ONE_SEED = "With one seed a difference cannot be told from chance."
 BINS = 15  # of confidence, in ECE and in reliability diagrams
-FEW, MANY = 3, 8  # names at most, where more are counted; those of who is better are more
 
 
 def by_side(comparisons: Sequence[Comparison]) -> dict[str, list[str]]:
@@ -37,8 +35,8 @@ def lines(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def of(comparison: Comparison) -> list[str]:
-    """Return all statements on a side: who leads, who is better than the baseline, what Bayesian parts change, and whose
-    seeds fail. Of one seed each nothing follows.
+    """Return all statements on a side: who leads, whose seeds fail, and who has other precisions. Of one seed each nothing
+    follows.
     """
     return [*([] if one_seed(comparison) else leads(comparison)), *further(comparison)]
 
@@ -59,7 +57,7 @@ def further(comparison: Comparison) -> list[str]:
         if len(one.values) > 1 and all(len(values) == 1 for values in one.values.values())
     ]
     told = [f"On {listed(alone)} there is one seed. {ONE_SEED}"] if alone else []
-    return [*gains(comparison), *parts(comparison), *failing(comparison), *precisions(comparison), *told]
+    return [*failing(comparison), *precisions(comparison), *told]
 
 
 @dataclass(frozen=True)
@@ -193,65 +191,6 @@ def price(comparison: Comparison, method: str, ground: str) -> str:
     return f", with {listed(dear)}" if dear else same_as
 
 
-def gains(comparison: Comparison) -> list[str]:
-    """Name the methods that are better than the baseline in each quality and on which grounds, and those that are only
-    worse.
-    """
-    baseline, names = comparison.grounds[0].baseline, [ground.name for ground in comparison.grounds]
-    pairs = [(method, baseline) for method in comparison.methods]
-    every = {words: comparison.told_apart(column, pairs) for column, words in IN.items()}
-    for signs in every.values():
-        for twin in [method for method in signs if method.endswith(PLAIN)]:
-            del signs[twin]  # `parts` says what tells it from the whole method
-    known = {words: signs for words, signs in every.items() if any(signs.values())}
-    better = {words: grouped(signs, 1, names, MANY) for words, signs in known.items()}
-    worse = {
-        words: grouped({method: on for method, on in signs.items() if 1 not in on.values()}, -1, names, FEW)
-        for words, signs in known.items()
-    }
-    found = []
-    for word, of_words in (("Better", better), ("Worse", worse)):
-        each = [f"in {words} {told or 'none'}" for words, told in of_words.items()]
-        if any(of_words.values()):
-            found.append(f"{word} than {baseline}: {'; '.join(each)}.")
-        elif known and word == "Better":
-            found.append(f"No method can be told to be better than {baseline} in {listed(list(known))}.")
-    return found
-
-
-def grouped(signs: Mapping[str, Mapping[str, int]], sign: int, grounds: Sequence[str], most: int) -> str:
-    """Write the methods that have a sign on some of the grounds, by name or of more than `most` their number, and on which;
-    those that have it on more come first.
-    """
-    groups: dict[tuple[int, int, str], list[str]] = {}
-    for method, on in signs.items():
-        have, turned = ([name for name in grounds if on.get(name) == one] for one in (sign, -sign))
-        if have:
-            where = places(have, grounds) + (f"; worse: {places(turned, grounds)}" if turned else "")
-            groups.setdefault((-len(have), len(turned), where), []).append(method)
-    named = {key: listed(found) if len(found) <= most else f"{len(found)} methods" for key, found in groups.items()}
-    return ", ".join(f"{named[key]} ({key[-1]})" for key in sorted(groups))
-
-
-def parts(comparison: Comparison) -> list[str]:
-    """Say in what each method is better or worse than without its Bayesian part, and on which grounds."""
-    twins = [(method, f"{method}{PLAIN}") for method in comparison.methods]
-    pairs = [(method, plain) for method, plain in twins if plain in comparison.methods]
-    every = {words: comparison.told_apart(column, pairs) for column, words in IN.items()}
-    told, names = [], [ground.name for ground in comparison.grounds]
-    for method, _ in pairs:
-        if not any(signs[method] for signs in every.values()):
-            continue  # no seed in common
-        found: dict[tuple[str, str], list[str]] = {}
-        for word, sign in (("better", 1), ("worse", -1)):
-            for words, signs in every.items():
-                if have := [name for name in names if signs[method].get(name) == sign]:
-                    found.setdefault((word, places(have, names)), []).append(words)
-        each = [f"{word} in {listed(words)} ({where})" for (word, where), words in found.items()]
-        told.append(f"{method} is {', '.join(each) or 'not better or worse'}")
-    return [f"Beside its plain twin: {'; '.join(told)}."] if told else []
-
-
 def failing(comparison: Comparison) -> list[str]:
     """Name the methods with seeds that fail, ground by ground."""
     told = []
@@ -288,13 +227,6 @@ def precisions(comparison: Comparison) -> list[str]:
                 f"({here} beside {there}), which is in {its} differences."
             )
     return told
-
-
-def places(found: Sequence[str], every: Sequence[str]) -> str:
-    """Name some of the grounds; of more than a few say how many of them it is."""
-    if len(found) == len(every) > 1:
-        return "both grounds" if len(every) == 2 else f"all {len(every)} grounds"
-    return listed(found) if len(found) <= FEW else f"{len(found)} of {len(every)} grounds"
 
 
 def listed(names: Sequence[str]) -> str:
