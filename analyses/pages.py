@@ -6,7 +6,6 @@ Some pages are written whole (`WHOLE`); others hold a block between two markers 
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from bayesfed.results import csv_file, gains
 from bayesfed.results.grounds import COLUMNS, PLAIN, SIDES
 from bayesfed.results.run_records import RunRecord
 from bayesfed.results.searches import is_search
-from bayesfed.results.statements import LEADS
 from bayesfed.results.summary_page import APART, CLAIMS, LEGEND
 
 ROOT = Path(__file__).parents[1]
@@ -239,7 +237,9 @@ def comparison() -> str:
     text = of_paper("comparison", "comparison", "comparison")
     lines = text.splitlines(keepends=True)
     said = "".join(line for line in lines if line.startswith("- "))
-    tables = "".join(line for line in lines if not line.startswith("- "))
+    text = "".join(line for line in lines if not line.startswith("- "))
+    first = next(iter(SIDES.values()))
+    counts, _, tables = text.partition(f"## {first}")
     return (
         "# All methods on the same data\n\nThe same data, partitions, seeds and rule of choice for each method: "
         "[grounds](../guides/compare.md#grounds), [searches](../guides/compare.md#the-same-care-for-each-method). "
@@ -248,10 +248,10 @@ def comparison() -> str:
         "FedPPD+Distill 2 000 unlabelled ones; their clients train without them. "
         "[Your method beside them](../guides/compare.md#your-method-beside-all-others) is one command. `make report CONFIG=comparison` writes "
         "the page with sortable tables, differences between any two methods, charts, and the runs behind each row.\n\n"
-        f"{leaders_table()}\nA ground on which nobody leads is left out. *None*: the best mean cannot be told from FedAvg's, or from half of "
-        "the methods, or both are as well calibrated as can be told ([how to read](../guides/compare.md#how-to-read-the-tables)).\n\n![Accuracy against megabytes, ECE against predictive accuracy, OOD detection against ECE]"
-        f"(../../results/comparison/tables/comparison/comparison.png)\n\n{tables}\n"
-        f"## In words\n\n{said}\n## Columns\n\n"
+        f"{counts}## In words\n\n*None*: the best mean cannot be told from FedAvg's, or from half of the methods, or both are as well "
+        f"calibrated as can be told ([how to read](../guides/compare.md#how-to-read-the-tables)).\n\n{said}\n"
+        "![Accuracy against megabytes, ECE against predictive accuracy, OOD detection against ECE]"
+        f"(../../results/comparison/tables/comparison/comparison.png)\n\n## {first}{tables}\n## Columns\n\n"
         + table(["column", "meaning"], [[one.head, one.words] for one in COLUMNS])
         + "\n## Chosen configurations\n\nBy validation NLL on seed 100, of six or more each ([rules](../guides/compare.md#the-same-care-for-each-method)).\n\n"
         + choices()
@@ -260,14 +260,6 @@ def comparison() -> str:
 
 
 COMPARED = RUNS / "comparison" / "tables" / "comparison"
-LEADERS = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection (AUROC)", "worst": "worst tenth of the clients"}
-
-
-def statements_of(side: str) -> list[str]:
-    """Return the statements on a side of the comparison."""
-    begin = f"- {SIDES[side]}: "
-    lines = (COMPARED / "comparison.md").read_text(encoding="utf-8").splitlines()
-    return [line.removeprefix(begin) for line in lines if line.startswith(begin)]
 
 
 def better_and_worse() -> str:
@@ -277,37 +269,6 @@ def better_and_worse() -> str:
     helped = [row for row in rows if any("+" in cell for cell in row[1:])]
     under = "The same beside [plain twins](docs/reference/glossary.md), which lack one Bayesian part:"
     return table(head, helped) + "".join(f"{under}\n\n{table(*one)}" for one in twins)
-
-
-def leaders_table() -> str:
-    """Tabulate who leads in each quality beside FedAvg, on each ground and side where there are several methods, each of
-    three seeds or more; where the statements name nobody, the best mean. A row without any leader is left out.
-    """
-    rows = csv_file.read(COMPARED / "comparison.csv")
-    said = {(side, name): next((line for line in statements_of(side) if line.startswith(words)), "")
-            for side in SIDES for name, words in LEADS.items()}  # fmt: skip
-    columns = {column.name: column for column in COLUMNS}
-
-    def best(rows: list[dict[str, str]], name: str) -> str:
-        column, most = columns[name], max(int(row[f"{name}_seeds"]) for row in rows)
-        known = [row for row in rows if row[name] and int(row[f"{name}_seeds"]) == most]
-        row = (max if column.rising else min)(known, key=lambda row: float(row[name]))
-        # Of the digits that the file has: a float below a half would be rounded otherwise than the table's.
-        value = f"{Decimal(row[name]):.{column.decimals}f}{' %' if '%' in column.title else ''}"
-        beside = next((other for other in known if other["method"] == "FedAvg"), row)
-        than = "" if beside is row else f"FedAvg: {Decimal(beside[name]):.{column.decimals}f}"
-        if f"none on {row['ground']} (" in said[row["models"], name]:
-            return f"none (best mean {value} of {row['method']}{than and f', {than}'})"
-        time = f"; {Decimal(row['time']):.1f} times its time" if row["time"] else ""
-        return f"{row['method']}: {value}{than and f' ({than}{time})'}"
-
-    found = []
-    for ground, side in dict.fromkeys((row["ground"], row["models"]) for row in rows):
-        own = [row for row in rows if (row["ground"], row["models"]) == (ground, side)]
-        if len(own) > 1 and all(int(row["accuracy_seeds"]) > 2 for row in own):
-            found.append([ground, side, *(best(own, name) for name in LEADERS)])
-    found = [row for row in found if not all(cell.startswith("none ") for cell in row[2:])]
-    return table(["ground", "models", *LEADERS.values()], found)
 
 
 OF_PAPERS: dict[str, dict[str, Callable[[], str]]] = {"fola": {"first-round": first_round.above_fedavg}}

@@ -72,7 +72,7 @@ def content(sides: Sequence[Comparison], searched: Sequence[Searched], asked: Se
         "ranks": {side.side: ranks(side) for side in sides},
         "pairs": grounds_files.PAIRS,
         "key": grounds_files.MARKS,
-        "seeds": [some_seeds(one) for one in grounds],
+        "seeds": {side.side: [some_seeds(one, side.side) for one in grounds] for side in sides},
         "runs": {one.name: {method: runs(one, method) for method in one.trials} for one in grounds},
         "searches": {method: tried(method, searched) for method in methods},
     }  # fmt: skip
@@ -91,10 +91,10 @@ def leaders(side: Comparison) -> Json | None:
     return {"title": SIDES[side.side], "heads": list(found), "rows": rows} if rows else None
 
 
-def some_seeds(ground: Ground) -> dict[str, str]:
-    """Count the finished seeds of the methods that have not all: `3 of 5`."""
-    every = {method: grounds_files.seeds(ground, method) for method in ground.trials}
-    return {method: count for method, count in every.items() if " of " in count}
+def some_seeds(ground: Ground, side: str) -> dict[str, str]:
+    """Count the finished seeds of the methods that have not all, and of those with seeds that fail: `3 of 5`, `5, 1 fails`."""
+    every = {method: grounds_files.seeds(ground, side, method) for method in ground.trials}
+    return {method: count for method, count in every.items() if not count.isdecimal()}
 
 
 def target(ground: Ground, side: str) -> str:
@@ -112,6 +112,8 @@ def cells(side: Comparison, place: int) -> Json:
             name: [one.text, one.mark, None if one.mean is None else rounded(one.mean), one.why]
             for name, one in each.items()
         }
+        if " of " in each["megabytes_to"].text:  # a mean over the seeds that reach it is not one to sort by
+            found[method]["megabytes_to"][2] = None
     return found
 
 
@@ -150,10 +152,14 @@ def run(ground: Ground, trial: Trial) -> Json:
     summary, folder = trial.summary, trial.run.folder.as_posix()
     found = [ground.value(ACCURACY, side, trial) if has(trial, side) else "" for side in SIDES]
     accuracies = [one if isinstance(one, str) else f"{one:.{ACCURACY.decimals}f}" for one in found]
-    row = [trial.seed, *accuracies, f"{summary['train_seconds']:.0f}", hardware.place(trial.run.provenance)]
+    spent = summary.get("cpu_seconds") if trial.run.provenance["device"] == "cpu" else None
+    row = [trial.seed, *accuracies, f"{spent or summary['train_seconds']:.0f}", hardware.place(trial.run.provenance)]
     return {"row": row, "file": trial.run.run_file, "command": f"bayesfed verify {shlex.quote(folder)} --rounds 1"}
 
 
 def tried(method: str, searched: Sequence[Searched]) -> list[tuple[str, list[list[str]]]]:
-    """List the searches of a method: dataset, and a row a configuration."""
-    return [(one.dataset, one.rows) for one in searched if one.method == method]
+    """List the searches of a method, or of what it is the plain twin of, that have a finished run: dataset, and a row a
+    configuration.
+    """
+    own = (one for one in searched if one.method == method.removesuffix(PLAIN))
+    return [(one.dataset, one.rows) for one in own if any(one.summaries)]

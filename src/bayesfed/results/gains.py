@@ -13,7 +13,7 @@ QUALITIES = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection", "wors
 BASELINE, TWIN = "beside_baseline", "beside_plain"
 """What a method is set beside: ends of the names of the columns of `comparison.csv` that say it."""
 WORDS = {1: "better", 0: "open", -1: "worse"}
-COSTS = {"megabytes": "MB", "time": "time"}
+COSTS = {"megabytes": "MB", "time": "time", "passes": "passes to predict"}
 KEY = (
     "Better or worse: by p-values corrected for the number of methods. An empty cell is missing evidence, not equality. Costs are "
     "those of the baseline times this. A plain twin is the same method without one Bayesian part."
@@ -47,15 +47,16 @@ def tables(rows: Sequence[Row], baseline: str) -> list[Table]:
         BASELINE: f"Better and worse than {baseline}{over}",
         TWIN: f"Is it the Bayesian part? Better and worse than the plain twin{over}",
     }
-    return [(title, *found) for beside, title in titles.items() if (found := table(rows, beside))[1]]
+    return [(title, *found) for beside, title in titles.items() if (found := table(rows, beside, baseline))[1]]
 
 
-def table(rows: Sequence[Row], beside: str) -> tuple[list[str], list[list[str]]]:
+def table(rows: Sequence[Row], beside: str, baseline: str) -> tuple[list[str], list[list[str]]]:
     """Return head and rows of the table of counts, from the rows of `comparison.csv`; without rows where nothing is known.
 
     Beside the baseline it has the methods that can be told from it on any ground, those with most gains first, and what they
     cost; beside their plain twins all that have one.
     """
+    base = {(row["ground"], row["models"]): row for row in rows if row["method"] == baseline}
     columns = {(side, name): f"{title}, {side}" for side in SIDES for name, title in QUALITIES.items()}
     shown = [key for key in columns if any(row[f"{key[1]}_{beside}"] for row in rows if row["models"] == key[0])]
     costs = [name for name in COSTS if beside == BASELINE and any(row[name] for row in rows)]
@@ -66,7 +67,7 @@ def table(rows: Sequence[Row], beside: str) -> tuple[list[str], list[list[str]]]
         of = [[row[f"{name}_{beside}"] for row in own if row["models"] == side] for side, name in shown]
         better, worse = (sum(one.count(word) for one in of) for word in (WORDS[1], WORDS[-1]))
         if better or worse or (beside == TWIN and any(map(any, of))):
-            cells = [*(counted(one, alone) for one in of), *(ratio(own, name) for name in costs)]
+            cells = [*(counted(one, alone) for one in of), *(ratio(own, base, name) for name in costs)]
             found.append((worse - better if beside == BASELINE else 0, [method, *cells]))
     found.sort(key=lambda one: one[0])
     return ["method", *(columns[key] for key in shown), *(COSTS[name] for name in costs)], [row for _, row in found]
@@ -80,7 +81,10 @@ def counted(words: Sequence[str], alone: bool) -> str:
     return " ".join(f"{sign}{count}" for sign, count in counts.items() if count)
 
 
-def ratio(own: Sequence[Row], name: str) -> str:
-    """Write the mean over the grounds of a method's cost beside the baseline's, "" where it is not known."""
-    known = [(float(row[name]), float(apart)) for row in own if row[name] and (apart := row[f"{name}_difference"])]
-    return f"{statistics.fmean(cost / (cost - apart) for cost, apart in known):.1f}×" if known else ""
+def ratio(own: Sequence[Row], base: Mapping[tuple[str, str], Row], name: str) -> str:
+    """Write the mean over the grounds of a method's cost beside the baseline's, "" where it is not known; of passes the
+    largest, since those of the server's and of the clients' models differ.
+    """
+    pairs = [(row[name], base.get((row["ground"], row["models"]), {}).get(name)) for row in own]
+    ratios = [float(cost) / float(other) for cost, other in pairs if cost and other]
+    return f"{max(ratios) if name == 'passes' else statistics.fmean(ratios):.1f}x" if ratios else ""

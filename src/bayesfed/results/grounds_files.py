@@ -89,10 +89,11 @@ def title(ground: Ground) -> str:
     return f"{told}{sizes}; on {hardware.places(trial.run.provenance for trial in runs)}"
 
 
-def seeds(ground: Ground, method: str) -> str:
-    """Count a method's finished runs of the seeds that count: `5`, or `3 of 5`."""
-    trials, done = ground.trials[method], len(ground.finished(method))
-    return str(done) if done == len(trials) else f"{done} of {len(trials)}"
+def seeds(ground: Ground, side: str, method: str) -> str:
+    """Count a method's finished runs of the seeds that count, and those that fail: `5`, `3 of 5`, or `5, 1 fails`."""
+    trials, done, failing = ground.trials[method], len(ground.finished(method)), ground.failing[side].get(method)
+    count = str(done) if done == len(trials) else f"{done} of {len(trials)}"
+    return f"{count}, {failing} fail{'s' if failing == 1 else ''}" if failing else count
 
 
 def table(comparison: Comparison, place: int, columns: Sequence[Column]) -> tuple[list[str], list[list[str]]]:
@@ -102,7 +103,7 @@ def table(comparison: Comparison, place: int, columns: Sequence[Column]) -> tupl
     rows = [
         [
             method,
-            seeds(ground, method),
+            seeds(ground, comparison.side, method),
             *(cell(comparison.compared[one.name][place], method).whole for one in columns),
         ]
         for method in ordered(comparison, place)
@@ -148,9 +149,9 @@ def numbers(comparison: Comparison) -> list[dict[str, str]]:
                 of_column: dict[str, float | None] = {
                     "": None if guess else one.means.get(method),
                     "_sd": statistics.stdev(values.values()) if len(values) > 1 else None,
-                    "_difference": apart.mean if apart else None,
-                    "_low": apart.low if apart else None,
-                    "_high": apart.high if apart else None,
+                    "_difference": apart.mean if apart and not guess else None,
+                    "_low": apart.low if apart and not guess else None,
+                    "_high": apart.high if apart and not guess else None,
                     "_p": corrected.get(column.name, {}).get((method, ground.baseline)),
                 }
                 row |= {f"{column.name}{end}": "" if value is None else f"{value:.6g}" for end, value in of_column.items()}
@@ -193,9 +194,8 @@ def write(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
     text = "\n".join(
         [
             *(f"## {title}\n\n{markdown.table(*one)}" for title, *one in gains.tables(rows, baseline)),
-            f"{gains.KEY}\n",
+            f"{gains.KEY}\n\n{MARKS}\n",
             *(f"## {one[0].replace(': ', chr(10) * 2, 1)}.\n\n{markdown.table(*one[1:])}" for one in found),
-            f"{MARKS}\n",
             *(f"- {line}" for line in statements.lines(comparisons)),
         ]
     )

@@ -16,7 +16,7 @@ from bayesfed.results.run_records import RunRecord
 from bayesfed.results.study import Study
 
 LEVEL = 0.95  # of the intervals
-ROUNDING = 1e-9  # of a difference: so little does rounding part those that are equal
+ROUNDING = 1e-9  # so little does rounding part values that are equal, and differences, in parts of their mean
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,7 @@ def intervals(apart: np.ndarray) -> list[Difference]:
     """
     from scipy.stats import t
 
+    apart = np.where(np.abs(apart) < ROUNDING, 0.0, apart)
     means, seeds = apart.mean(-1), apart.shape[-1]
     if seeds < 2:
         return [Difference(mean, None, None, seeds) for mean in means.tolist()]

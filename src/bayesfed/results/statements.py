@@ -18,7 +18,6 @@ LEADS = {
 }
 PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction", "time": "time"}
 """The words on a leader's cost."""
-UNSURE = 0.25  # of a ratio of times: other work on the machine changes them by a fifth
 GUESS = 2  # from so many times on even a time with other work beside its run says that it is more
 ONE_SEED = "With one seed a difference cannot be told from chance."
 BINS = 15  # of confidence, in ECE and in reliability diagrams
@@ -66,8 +65,7 @@ class Lead:
 
     value, beside: its mean and the baseline's, as text; `beside` is "" for the baseline itself. near: how many of `others`
     are not distinguishable from it. price: what it costs. chance: the ECE that a calibrated model has by chance, as text,
-    where its own is no larger; else "". open: whether none leads, since half of the methods are not distinguishable from it,
-    it cannot be told to be better than the baseline, or both are as well calibrated as can be told.
+    where its own is no larger; else "". open: why none leads, "" where one does.
     """
 
     ground: str
@@ -78,7 +76,7 @@ class Lead:
     others: int
     price: str
     chance: str
-    open: bool
+    open: str
 
 
 def leads(comparison: Comparison) -> list[str]:
@@ -128,7 +126,18 @@ def lead(comparison: Comparison, one: Compared, signs: Mapping[str, Mapping[str,
         others=len(one.means) - 1,
         price=price(comparison, best, name),
         chance=f"{chance:.{places}f}" if known else "",
-        open=2 * near >= len(one.means) or not better or (known and calibrated),
+        open=next(
+            (
+                why
+                for why, holds in (
+                    ("half of the methods are near the best", 2 * near >= len(one.means)),
+                    (f"the best is not told from {baseline}, corrected for the number of methods", not better),
+                    (f"the best and {baseline} are calibrated as well as can be told", known and calibrated),
+                )
+                if holds
+            ),
+            "",
+        ),
     )
 
 
@@ -182,8 +191,7 @@ def price(comparison: Comparison, method: str, ground: str) -> str:
         if name == "time" and rough:
             told += [f"about {ratio:.0f} times the time"] if ratio >= GUESS else []
             continue
-        same = abs(ratio - 1) < UNSURE if name == "time" else f"{ratio:.1f}" == "1.0"
-        told += [] if same else [f"{ratio:.1f} times the {PRICES[name]}"]
+        told += [] if f"{ratio:.1f}" == "1.0" else [f"{ratio:.1f} times the {PRICES[name]}"]
     dear = [f"{listed(told)} of {baseline}"] if told else []
     if held := known[SERVER_IMAGES.name][method] - known[SERVER_IMAGES.name][baseline]:
         dear.append(f"{held:.0f} images of the server's own")
@@ -215,13 +223,13 @@ def precisions(comparison: Comparison) -> list[str]:
         }
         base = used.pop(ground.baseline, {})
         other = {
-            method: {of[seed] for seed in of.keys() & base.keys() if of[seed] != base[seed]}
+            method: {(of[seed], base[seed]) for seed in of.keys() & base.keys() if of[seed] != base[seed]}
             for method, of in used.items()
         }
         if apart := [found for found in other.values() if found]:
             has, its = ("has", "its") if len(apart) == 1 else ("have", "their")
-            here = " and ".join(sorted(set().union(*apart)))
-            there = " and ".join(sorted(set(base.values())))
+            pairs = set().union(*apart)
+            here, there = (" and ".join(sorted({pair[at] for pair in pairs})) for at in (0, 1))
             told.append(
                 f"On {ground.name} {len(apart)} of {len(used)} methods {has} seeds in another precision than {ground.baseline} "
                 f"({here} beside {there}), which is in {its} differences."

@@ -4,7 +4,7 @@ const NEAR = "≈", BEST = "★";
 
 // ---- what is shown: kept in the address
 const SWITCHES = ["side", "ground", "view", "other"];
-const MAIN = ["accuracy", "ece", "ood", "worst", "megabytes", "time", "server_images"];
+const MAIN = ["accuracy", "ece", "ood", "worst", "megabytes", "time", "passes", "server_images"];
 const VIEWS = {
   main: (one) => MAIN.includes(one.name),
   quality: (one) => one.quality,
@@ -68,9 +68,10 @@ function halves(text) { // a spread or an interval in smaller letters
 let sorted = { column: "accuracy", best: true, pressed: false };
 function draw() {
   offer(find("side").value, find("ground").value);
+  if ((find("ground").value === "" || find("other").value) && find("view").value === "cost") choose("view", "quality"); // costs have no differences
   const { side, ground, view, other } = chosen(), over = ground === "", against = other || data.baseline;
   history.replaceState(null, "", `#${new URLSearchParams(chosen())}`);
-  const inView = VIEWS[(over || other) && view === "cost" ? "quality" : view];
+  const inView = VIEWS[view];
   const shown = data.columns.filter((one) => inView(one) && (one.quality || !(over || other)) && data.shown[side].includes(one.name));
   const methods = methodsOf(side, ground);
   const cell = (method, column) => over ? overCell(side, method, column, against) : other ? differenceCell(side, ground, method, column, other) : valueCell(side, ground, method, column);
@@ -92,9 +93,9 @@ function draw() {
     return element("th", { scope: "col", "aria-sort": state, title: words }, element("button", { class: "sort", type: "button", onclick: press }, title));
   };
   const heads = [head("", "Method", "method"), ...shown.map((one) => head(one.name, over ? one.title.replace(/ [↑↓]$/, "") : one.title, one.words))];
-  const some = (method) => (over ? "" : data.seeds[ground][method] ?? "");
+  const some = (method) => (over ? "" : data.seeds[side][ground][method] ?? "");
   const line = ([method, cells]) => element("tr", { class: data.asked.includes(method) ? "asked" : nested && twins.get(whole(method)) ? "twin" : "" },
-    element("th", { scope: "row" }, element("button", { class: "open", type: "button", onclick: () => tell(method) }, method, ...(some(method) ? [element("small", {}, ` ${some(method)} seeds`)] : []))),
+    element("th", { scope: "row" }, element("button", { class: "open", type: "button", onclick: () => tell(method) }, method, ...(some(method) ? [element("small", {}, ` ${some(method)}${some(method).includes(",") ? "" : " seeds"}`)] : []))),
     ...cells.map(([text, kind]) => element("td", { class: kind }, ...halves(text))));
   find("table").replaceChildren(element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...ordered.map(line)));
   find("about").textContent = over ? `Mean rank over ${data.grounds.length} grounds, 1 is best · on how many better/open/worse than ${against}, by the interval of each, not corrected for the number of methods.` : data.grounds[ground].title + (data.target[side][ground] ? `; target: ${data.target[side][ground]}` : "");
@@ -154,6 +155,7 @@ function scatter(side, ground, across, upright) {
   const first = [...data.asked, data.baseline, ...best]; // named in any case where there is room at all
   const order = (method) => (first.includes(method) ? first.indexOf(method) : first.length);
   found.sort(([a], [b]) => order(a) - order(b));
+  const points = [];
   for (const [method, a, b] of found) {
     const [cx, cy, width] = [px(a), py(b), pen.measureText(method).width + 2], told = `${method}: ${x.title} ${a.toFixed(x.decimals)}, ${y.title} ${b.toFixed(y.decimals)}`;
     const shape = method === data.baseline ? drawn("rect", { x: cx - 4.5, y: cy - 4.5, width: 9, height: 9 }) : drawn("circle", { cx, cy, r: 4.5 });
@@ -168,8 +170,9 @@ function scatter(side, ground, across, upright) {
       point.append(drawn("text", { x: cx + u, y: cy + v + 10, "text-anchor": anchor, class: "label" }, method));
     }
     point.addEventListener("click", () => tell(method));
-    whole.append(point);
+    points.push(point);
   }
+  whole.append(...points.reverse()); // those that are asked for, and the baseline, lie on top
   return element("figure", { class: "panel" }, element("figcaption", { class: "panel-title" }, `${y.title} against ${x.title}`, element("small", {}, ` ${better}`)), whole);
 }
 function charts(side, ground) {
@@ -193,7 +196,7 @@ function tell(method) {
   data.grounds.forEach((ground) => {
     const runs = data.runs[ground.name][method] || [];
     if (!runs.length) return;
-    body.append(element("h3", {}, ground.title), plain(`Runs on ${ground.name}`, ["seed", "accuracy, global %", "accuracy, clients' mean %", "training s", "where"], runs.map((one) => one.row)));
+    body.append(element("h3", {}, ground.title), plain(`Runs on ${ground.name}`, ["seed", "accuracy, global %", "accuracy, clients' mean %", "seconds (CPU: of its cores)", "where"], runs.map((one) => one.row)));
     const first = element("details", {}, element("summary", {}, `Run file of seed ${runs[0].row[0]}, and commands`));
     first.append(element("pre", {}, runs[0].file), element("pre", {}, runs.map((one) => one.command).join("\n")));
     body.append(first);
