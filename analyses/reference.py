@@ -11,8 +11,10 @@ from bayesfed import cli, methods, models
 from bayesfed.core.options import Bounds, bounds_in_words, bounds_of, hints_of, kind_in_words
 from bayesfed.data.schemes import SCHEMES, Scheme, keys_of
 from bayesfed.data.sources import SOURCES
+from bayesfed.methods import base
 from bayesfed.methods.method import Method, Update
 from bayesfed.methods.node import Batch, Learner, Node, Phase
+from bayesfed.methods.predictors import Predictor
 from bayesfed.papers import spec
 from bayesfed.results import claims, statistics
 
@@ -39,6 +41,7 @@ CONTRACT = {
     "A mini-batch": Batch,
     "What a client sent": Update,
     "A phase": Phase,
+    "What a node predicts with": Predictor,
 }
 """The classes of the contract, by what the page calls them."""
 SOURCE = "../../src/bayesfed/methods"
@@ -105,7 +108,9 @@ def contract_page() -> str:
             text += table(["on the class", "meaning"], rows)
         if rows := [[member(name, one), prose(one)] for name, one in vars(cls).items() if is_part(name, one)]:
             text += table(["member", "meaning"], rows)
-    return text
+    functions = {name: one for name in base.__all__ if inspect.isfunction(one := getattr(base, name))}
+    rows = [[f"`{name}({', '.join(inspect.signature(one).parameters)})`", prose(one)] for name, one in functions.items()]
+    return f"{text}## Functions\n\n{table(['function', 'what it gives'], rows)}"
 
 
 def is_part(name: str, one: object) -> bool:

@@ -194,14 +194,14 @@ class Node(Learner):
 
     @property
     def rounds(self) -> int:
-        """The number of rounds that the run is to have, however early `patience` ends it. Who asks cannot go on where a
-        shorter run has ended.
+        """The planned number of rounds, also where `patience` ends the run earlier. A method that reads it cannot continue a
+        shorter run.
         """
         return self._rounds()
 
     @property
     def last(self) -> bool:
-        """True in the run's last round, also where `patience` ends the run. Who asks is as one who asks for `rounds`."""
+        """True in the run's last round, also where `patience` ends the run. Reading it counts as reading `rounds`."""
         return self.round == self._rounds(ended=True)
 
     def accuracy(self, predictor: Predictor, on_test: bool = False) -> Tensor:

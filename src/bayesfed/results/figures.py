@@ -130,7 +130,7 @@ def undiverged(study: Study, figure: Mapping[str, Any], records: Iterable[Record
 
 
 def of_shared_seeds(lines: Iterable[Line]) -> list[Line]:
-    """Of each curve of a panel the seeds that most curves there have, or its own where it has none of these."""
+    """Of each curve of a panel the seeds that most curves there have; a curve of other seeds alone is left out."""
     lines = list(lines)
     curves: dict[tuple[str, str], dict[str, set[str]]] = {}  # the seeds of each curve, by panel
     for row, column, curve, seed, _ in lines:
@@ -139,11 +139,7 @@ def of_shared_seeds(lines: Iterable[Line]) -> list[Line]:
     for side, of_panel in curves.items():
         counts = Counter(itertools.chain(*of_panel.values()))
         shared[side] = {seed for seed, count in counts.items() if count == max(counts.values())}
-    return [
-        (row, column, curve, seed, run)
-        for row, column, curve, seed, run in lines
-        if seed in shared[row, column] or shared[row, column].isdisjoint(curves[row, column][curve])
-    ]
+    return [line for line in lines if line[3] in shared[line[0], line[1]]]
 
 
 def axis_of(figure: Mapping[str, Any]) -> str:

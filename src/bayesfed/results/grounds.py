@@ -328,7 +328,7 @@ COLUMNS = (
     Column("megabytes", "MB", "megabytes sent both ways in all rounds", megabytes, decimals=0),
     Column("megabytes_to", "MB to target", f"megabytes until {SHARE:.0%} of the baseline's accuracy is reached", megabytes_to, decimals=0),
     Column("time", "Time ratio", "time of all rounds, tests included, baseline = 1, same hardware: on a CPU what its cores spent in runs without other work beside them, on a GPU what passed", seconds, decimals=2),
-    Column("computation", "Compute ratio", "multiply-adds of training, baseline = 1; not counted are second derivatives, squares of single images' gradients, pFedVEM's further heads and Gaussian processes", computation, decimals=2),
+    Column("computation", "Compute ratio", "multiply-adds of training, baseline = 1; not counted are second derivatives, squares of single images' gradients, pFedVEM's further heads and Gaussian processes; in records of ABAVG, FedAvg temperature and pFedGP also passes outside of steps", computation, decimals=2),
     Column("passes", "Passes", "passes through networks for one prediction; 1: the mean network alone", passes, decimals=0),
     Column("server_images", "Server images", "training images of the server's own, which no client trains on", server_images, decimals=0),
 )  # fmt: skip

@@ -129,7 +129,7 @@ class DirichletClient(Scheme):
     alpha: Concentration
 
     def draw(self, train_labels: Indices, test_labels: Indices, seed: int) -> Partition:
-        """Deal every client as many training images, of classes as it likes them (the text of FOLA).
+        """Give every client the same number of training images, with class shares of its own Dirichlet sample (FOLA's text).
 
         Client k draws q_k ~ Dir(alpha * p) over C classes, p = 1/C each, then floor(n / N) images, the class of each by q_k,
         among the classes that have images left: where those of q_k have none, by what is left of each class. Nobody gets
