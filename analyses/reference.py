@@ -109,7 +109,9 @@ def contract_page() -> str:
         if rows := [[member(name, one), prose(one)] for name, one in vars(cls).items() if is_part(name, one)]:
             text += table(["member", "meaning"], rows)
     functions = {name: one for name in base.__all__ if inspect.isfunction(one := getattr(base, name))}
-    rows = [[f"`{name}({', '.join(inspect.signature(one).parameters)})`", prose(one)] for name, one in functions.items()]
+    rows = [
+        [f"`{name}({', '.join(inspect.signature(one).parameters)})`", prose(one)] for name, one in functions.items()
+    ]
     return f"{text}## Functions\n\n{table(['function', 'what it gives'], rows)}"
 
 

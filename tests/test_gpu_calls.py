@@ -1,5 +1,6 @@
 """The two calls for a GPU, run on a CPU with small numbers, and what they promise: a deadline and rows."""
 
+import importlib
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -20,7 +22,7 @@ import torch.nn.functional as F
 from helpers.children import finished
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bayesfed import methods
+from bayesfed import cli, methods
 from bayesfed.data.fetch import fetch
 from bayesfed.engine import rounds
 from bayesfed.models import network
@@ -146,24 +148,42 @@ def test_what_smoke_asks_of_a_method_can_be_asked_and_holds_on_a_cpu(
     assert not task.wrong
 
 
-def test_smoke_runs_to_its_end(make: Make, place: Path) -> None:
-    rows = make("smoke")
-    order = [
-        "recorded",
-        "lanes",
-        "noise",
-        "eviction",
-        "resume",
-        "rounds",
-        "kernels",
-        "modules",
-        "stacked",
-        "method-fola_full",
-    ]
+def test_smoke_runs_to_its_end(make: Make) -> None:
+    order = ["recorded", "lanes", "noise", "eviction", "rounds", "kernels", "modules", "stacked", "method-fola_full"]
+    rows = make("smoke", "--parts", *order)
     assert list(dict.fromkeys(row["part"] for row in rows)) == order
     assert {row["part"] for row in rows if row.get("holds")} == {*order} - {"rounds"}
     assert {row["case"] for row in rows if row["part"] == "kernels"} == {"hbfl", "fedavg"}
     assert all(row["torch"] == torch.__version__ and row.get("holds", True) for row in rows)
+
+
+@pytest.mark.usefixtures("signals")
+def test_smoke_goes_on_with_a_training_that_was_stopped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes are calls here, and the second one stops after a round."""
+    begun: list[Any] = []
+    play = rounds.Trainer.play
+
+    class Called:
+        def __init__(self, args: list[str]) -> None:
+            begun.append(args)
+            try:
+                self.returncode = cli.main(args[3:])
+            except SystemExit:
+                self.returncode = 1
+            self.poll = self.wait = lambda: self.returncode
+            self.send_signal = lambda number: None
+
+    def played(trainer: rounds.Trainer, progress: rounds.Progress) -> rounds.Progress:
+        progress = play(trainer, progress)
+        if len(begun) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return progress
+
+    monkeypatch.setattr(rounds.Trainer, "play", played)
+    monkeypatch.setattr(smoke, "subprocess", SimpleNamespace(Popen=mock.MagicMock(side_effect=Called)))
+    smoke.resume(parts.Task("smoke", place, "cpu", parts.SMALL, place / "data", math.inf))
+    row = json.loads((place / "smoke.jsonl").read_text())
+    assert (row["holds"], row["stopped"], row["after_round"]) == (True, True, 1)
 
 
 def test_speed_runs_to_its_end(make: Make, place: Path) -> None:
@@ -376,12 +396,13 @@ def cmdline(pid: int) -> str:
         return ""
 
 
-def test_trainings_that_benchmarks_start_choose_their_own_number_of_queues() -> None:
+def test_trainings_that_benchmarks_start_choose_their_own_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three that share a GPU under MPS ask for less than one that has it alone, so nothing is set for all of them."""
-    code = "import os, benchmarks.precision; print(os.environ.get('CUDA_DEVICE_MAX_CONNECTIONS'))"
-    outside = {name: value for name, value in os.environ.items() if name != "CUDA_DEVICE_MAX_CONNECTIONS"}
-    found = subprocess.run([sys.executable, "-c", code], env=outside, check=True, capture_output=True, text=True)
-    assert found.stdout.strip() == "None"
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]:
+        monkeypatch.delitem(sys.modules, name)
+    importlib.import_module("benchmarks.precision")
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ
 
 
 def test_a_difference_sees_what_is_no_number() -> None:

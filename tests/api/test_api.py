@@ -15,7 +15,7 @@ import pytest
 
 import bayesfed as bf
 from bayesfed import cli
-from bayesfed.core import files
+from bayesfed.core import files, plugins
 from bayesfed.data.schemes import SCHEMES
 from bayesfed.runs import run_file
 
@@ -130,6 +130,12 @@ def test_runs_are_shown_as_they_are_written() -> None:
         (lambda: run(rounds=0), "rounds: 0 is out of range; it must be at least 1"),
         (lambda: run(model="mpl"), "models.global: no model is named 'mpl'; did you mean 'mlp'"),
         (lambda: run(sed=1), "sed: unknown key; did you mean 'seed'"),
+        (lambda: run(clients=4), "clients: unknown key; give `partition.clients`"),
+        (lambda: run(data=None), "data: expected a path, found None"),
+        (lambda: run(method="hbfl"), "method: expected keys with a `name`, found 'hbfl'; e.g. {name: fedavg}, or bf.methods.FedAvg() in"),
+        (lambda: run(method=bf.methods.HBFL), "method: expected keys with a `name`, found <class 'bayesfed.methods.hbfl.HBFL'>; e.g."),
+        (lambda: bf.methods.FedAvg(0.1), "method: options go by name, as FedAvg(lr=0.1), found 0.1"),
+        (lambda: bf.methods.HBFL({"lr": 0.1}, 2), "method: options go by name, as FedAvg(lr=0.1), found {'lr': 0.1}, 2"),
         (lambda: bf.train(7, "out"), "run: expected a bayesfed.Run, the mapping of a run file, or the path of one, found 7"),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
@@ -217,6 +223,27 @@ def test_a_method_is_refused_whose_source_is_not_all(inside: str, said: str) -> 
     assert "mine" not in bf.list_methods()
 
 
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        (
+            "def __init__(self, lr=3): self.lr = lr",
+            "method 'mine': its `__init__` keeps no options; begin it with super()",
+        ),
+        ("def unfit(self, ground): return True", "method 'mine': unfit gave True; expected why in words"),
+        (
+            "def server_images(self): return -5",
+            "method 'mine': server_images: -5 is out of range; it must be at least 0",
+        ),
+        ("def server_images(self): return '5'", "method 'mine': server_images: expected a whole number, found '5'"),
+    ],
+)
+def test_what_a_method_says_of_itself_is_checked(inside: str, said: str) -> None:
+    with pytest.raises(bf.InputError) as caught:
+        run(method=define(CELL.format(inside=inside))())
+    assert str(caught.value).startswith(said)
+
+
 def test_what_a_method_may_use() -> None:
     """Libraries, and names that are only like those of the notebook: of attributes, of variables of its own."""
     inside = (
@@ -258,6 +285,22 @@ def test_a_method_of_a_notebook_may_have_any_neighbours(tmp_path: Path, digits_d
     assert result.provenance["plugins"].keys() == {"methods/mine"}
     assert result.summary["method"] == "mine"
     assert bf.load_run(tmp_path / "out", data=digits_dir).server["global"].name == "global"
+
+
+def test_another_process_is_told_that_a_notebook_has_the_method(
+    tmp_path: Path, digits_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = define(CELL.format(inside=""))
+    given = run(method=mine(), rounds=1, model="softmax", batch_size=64, local_epochs=1, data=digits_dir)
+    bf.train(given, tmp_path / "out")
+    monkeypatch.setitem(plugins.registered, "methods", {})
+    plugins.in_use.found.clear()
+    found = bf.load_run(tmp_path / "out", data=digits_dir)
+    assert found.summary["method"] == "mine"
+    with pytest.raises(
+        bf.InputError, match="'mine' is the run's own; if a notebook registered it, run the cell with its class"
+    ):
+        found.server  # noqa: B018
 
 
 def test_a_run_file_is_a_run(tmp_path: Path, digits_dir: Path) -> None:

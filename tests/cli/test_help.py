@@ -97,3 +97,21 @@ def test_a_reader_that_leaves_ends_it_silently(tmp_path: Path) -> None:
         run.stdout.close()
         assert run.stderr.read() == b""
         assert run.wait() == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("train a.yaml --out a --plugins b", "bayesfed train: unrecognized arguments: --plugins b (`plugins` is a key of the run file); see bayesfed train"),
+        ("compare --method fedavg", "bayesfed compare: unrecognized arguments: --method (methods go without an option: `bayesfed compare fedavg`)"),
+        ("compare fedavg --seed=1 --x", "bayesfed compare: unrecognized arguments: --x; see bayesfed compare --help"),
+        ("--x list methods", "bayesfed: unrecognized arguments: --x; see bayesfed --help"),
+    ],
+)  # fmt: skip
+def test_what_a_command_does_not_know_is_told_in_its_name(
+    given: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.parser().parse_args(given.split())
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(told)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +15,13 @@ import yaml
 import bayesfed
 from bayesfed import cli
 from bayesfed.core import helper_modules, plugins
-from bayesfed.core.errors import InputError
+from bayesfed.core.errors import InputError, RunStopped
 from bayesfed.data.fetch import fetch
+from bayesfed.engine import session
+from bayesfed.engine.training import Place
 from bayesfed.runs import run_file
+from bayesfed.runs.callbacks import RoundDone
+from bayesfed.runs.spec import Run
 
 METHOD = """
 import sys
@@ -116,6 +122,49 @@ def test_what_a_change_of_a_helper_does_is_not_passed_over(capsys: pytest.Captur
     ):
         _ = bayesfed.load_run("out").server
     assert run_file.load(Path("run.yaml")).key == before
+
+
+def sha256(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def test_a_record_names_the_helper_that_trained_it() -> None:
+    """Not the one that has taken its place since it was imported, during this run or one before it."""
+    write(f"{LIB}\nimport factor", "pass", "factor.ONE")
+    for seed in (0, 1):
+        Path(f"{seed}.yaml").write_text(yaml.safe_dump(RUN | {"seed": seed, "rounds": 2}))
+    then = sha256("own/lib/factor.py")
+
+    def edit(done: RoundDone) -> None:
+        Path("own/lib/factor.py").write_text("ONE = 0.5\n")
+
+    def place(run: Run) -> Place:
+        return Place(Path(f"out{run.budget.seed}"), Path(f"{run.budget.seed}.safetensors"), Path("data"), on_round=edit)
+
+    assert session.train_all([Path("0.yaml"), Path("1.yaml")], Path("data"), place) == {}
+    for out in ("out0", "out1"):
+        assert json.loads(Path(out, "provenance.json").read_text())["helpers"] == {"lib/factor.py": then}
+
+
+def test_no_run_goes_on_with_another_helper() -> None:
+    """A stopped one is refused, and one with more rounds begins anew."""
+    write(f"{LIB}\nimport factor", "pass", "factor.ONE")
+    bayesfed.train(RUN, "runs/one")
+    with pytest.raises(RunStopped):
+        bayesfed.train(RUN | {"seed": 1, "rounds": 2}, "stopped", on_round=lambda done: "stop")
+    then = Path("own/lib/factor.py").read_text()
+    Path("own/lib/factor.py").write_text("ONE = 0.5\n")
+    expected = (
+        r"^stopped/checkpoint.safetensors: own/lib/factor.py has changed since its rounds were trained; put the old one back, "
+        r"or delete stopped/checkpoint.safetensors to train from the start$"
+    )
+    with pytest.raises(InputError, match=expected):
+        bayesfed.train(RUN | {"seed": 1, "rounds": 2}, "stopped")
+    assert "begun" not in bayesfed.train(RUN | {"rounds": 2}, "runs/two").provenance
+    shutil.rmtree("runs/two")
+    Path("own/lib/factor.py").write_text(then)
+    assert "sessions" not in bayesfed.train(RUN | {"seed": 1, "rounds": 2}, "stopped").provenance
+    assert bayesfed.train(RUN | {"rounds": 2}, "runs/two").provenance["begun"]["rounds"] == 1
 
 
 def test_helpers_of_other_parts_are_none_of_a_runs(capsys: pytest.CaptureFixture[str]) -> None:

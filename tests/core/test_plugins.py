@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from helpers.own_data import refused
 
 import bayesfed
 from bayesfed import cli
@@ -140,14 +141,6 @@ def run(**changes: Any) -> dict[str, Any]:
 
 def key(**changes: Any) -> str:
     return run_file.resolve(run(**changes)).key
-
-
-def refused(capsys: pytest.CaptureFixture[str], *command: str) -> str:
-    """The one line of a command that is refused."""
-    capsys.readouterr()
-    assert cli.main(list(command)) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line.removeprefix("bayesfed: ")
 
 
 def planned(capsys: pytest.CaptureFixture[str]) -> str:
@@ -449,8 +442,15 @@ def test_linked_folders_among_plugins_are_seen(put: Put) -> None:
         ("methods/half.py", METHOD.replace("FedAvg)", "Method)").replace("methods.fedavg import FedAvg", "methods.base import Method\nfrom bayesfed.methods.fedavg import FedAvg").replace(', revision = "sign", "Sign", 1', ' = "half", "Half"'), "methods/half.py: METHOD: the class has no `revision`"),
         ("methods/plain.py", METHOD.replace('"sign"', '"plain"') + "\nSign.Options = type('Options', (), {'lr': 0.1})\n", "methods/plain.py: METHOD: its Options are no dataclass; write @dataclass(frozen=True) above the class"),
         ("methods/hint.py", METHOD.replace('"sign"', '"hint"') + "\n@dataclass(frozen=True)\nclass Options:\n    sizes: list[int] = (1,)\n\nSign.Options = Options\n", "methods/hint.py: METHOD: its option 'sizes' has the type list[int], which no run file can give; take int, float"),
-        ("methods/comma.py", METHOD.replace('"sign"', '"comma"') + "\nSign.networks = ('student')\n", "methods/comma.py: METHOD: its `networks` are 'student'; expected a tuple of names, of one with a comma: ('student',)"),
-        ("methods/words.py", METHOD.replace('"sign"', '"words"') + "\nSign.logs = ('flips',)\n", "methods/words.py: METHOD: its `logs` are ('flips',); expected what each name means: {'sigma_mean': 'mean of sigma'}"),
+        ("methods/comma.py", METHOD.replace('"sign"', '"comma"') + "\nSign.networks = ('student')\n", "methods/comma.py: METHOD: its `networks`: expected a list, found 'student'; a tuple of one has a comma: ('student',)"),
+        ("methods/words.py", METHOD.replace('"sign"', '"words"') + "\nSign.logs = ('flips',)\n", "methods/words.py: METHOD: its `logs`: expected keys and values, found ('flips',)"),
+        ("methods/free.py", METHOD.replace('"sign"', '"free"') + "\nSign.free = ('theta')\n", "methods/free.py: METHOD: its `free`: expected a list, found 'theta'; a tuple of one has a comma: ('theta',)"),
+        ("methods/label.py", METHOD.replace('"sign"', '"label"') + "\nSign.label = None\n", "methods/label.py: METHOD: its `label`: expected text, found None"),
+        ("methods/first.py", METHOD.replace('"sign"', '"first"') + "\nSign.revision = '1'\n", "methods/first.py: METHOD: its `revision`: expected a whole number, found '1'"),
+        ("methods/yes.py", METHOD.replace('"sign"', '"yes"') + "\nSign.personal = 'yes'\n", "methods/yes.py: METHOD: its `personal`: expected true or false, found 'yes'"),
+        ("methods/most.py", METHOD.replace('"sign"', '"most"') + "\nSign.predictive = 1\n", "methods/most.py: METHOD: its `predictive`: expected text, found 1"),
+        ("methods/aside.py", METHOD.replace('"sign"', '"aside"') + "\nSign.server_images = -5\n", "methods/aside.py: METHOD: its `server_images` is -5; expected a function"),
+        ("methods/made.py", METHOD.replace('"sign"', '"made"') + "\nSign.__init__ = lambda self: None\n", "methods/made.py: METHOD: its `__init__` takes (self); expected (self, options)"),
         ("methods/mute.py", METHOD.replace('"sign"', '"mute"').replace("(FedAvg)", "(Method)", 1).replace("methods.fedavg import FedAvg", "methods.base import Method\nfrom bayesfed.methods.fedavg import FedAvg").replace("def aggregate", "step, finish = FedAvg.step, FedAvg.finish\n\n    def agregate"), "methods/mute.py: METHOD: it has `agregate`, which nothing calls; is `aggregate` meant? Else name it otherwise"),
         ("methods/own.py", METHOD.replace('"sign"', '"own"').replace("class Sign(FedAvg):", "class Base(FedAvg):\n    @dataclass(frozen=True)\n    class Options(FedAvg.Options):\n        more: float = 1.0\n\n    def __init__(self, options):\n        super().__init__(options)\n\n\nclass Sign(Base):"), "methods/own.py: METHOD: its Options lack `more` of Base.Options; write `class Options(Base.Options):`"),
         ("methods/personal.py", METHOD.replace('"sign"', '"personal"') + "\nSign.persoanl = True\n", "methods/personal.py: METHOD: it has `persoanl`, which nothing calls; is `personal` meant?"),

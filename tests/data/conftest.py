@@ -2,11 +2,14 @@
 
 import gzip
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import own_data
 
+from bayesfed.core import plugins
 from bayesfed.data import sources
 from bayesfed.data.source import File, Source
 
@@ -26,6 +29,15 @@ def toy_records(count: int, pixels: int, classes: int, label_bytes: int, seed: i
 @pytest.fixture(autouse=True)
 def no_mirror_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BAYESFED_MIRROR", raising=False)
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work in a folder with a place for `helpers.own_data.write`; behind the test no plugins are in use."""
+    monkeypatch.chdir(tmp_path)
+    own_data.FOLDER.mkdir(parents=True)
+    yield
+    plugins.use(None)
 
 
 @pytest.fixture

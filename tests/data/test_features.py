@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from helpers import own_data
 
 import bayesfed
 from bayesfed import cli
-from bayesfed.core import plugins
 from bayesfed.core.errors import InputError
 from bayesfed.data import fetch, store
 from bayesfed.data.catalogue import source
@@ -32,29 +32,18 @@ def drawn(count: int, *shape: int, seed: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+def make(own_folder: None) -> Make:
     """A function that writes the dataset `mine` with features of a shape, and takes its folder into use."""
-    monkeypatch.chdir(tmp_path)
-    folder = Path("own/datasets/mine")
-    folder.mkdir(parents=True)
 
     def write(*shape: int, train: dict[str, Any] | None = None, **description: Any) -> Path:
-        (folder / "dataset.yaml").write_text(yaml.safe_dump({"title": "Mine"} | description))
-        if shape:
-            np.savez(folder / "train.npz", **(drawn(90, *shape, seed=0) | (train or {})))
-            np.savez(folder / "test.npz", **drawn(60, *shape, seed=1))
-        plugins.use("own")
-        return folder
+        splits = {"train": drawn(90, *shape, seed=0) | (train or {}), "test": drawn(60, *shape, seed=1)}
+        return own_data.write(splits if shape else {}, **description)
 
-    yield write
-    plugins.use(None)
+    return write
 
 
 def mapping(**changes: Any) -> dict[str, Any]:
-    return {
-        "dataset": "mine", "partition": {"alpha": 10.0, "clients": 2}, "method": {"name": "fedavg"}, "models": {"global": "mlp"},
-        "rounds": 4, "local_epochs": 4, "batch_size": 8, "seed": 0, "plugins": "own",
-    } | changes  # fmt: skip
+    return own_data.mapping(**{"rounds": 4, "local_epochs": 4, "batch_size": 8} | changes)
 
 
 @pytest.mark.parametrize("shape", [(30,), (5, 7), (2, 6, 9), (2, 3, 4, 5)])

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
+from helpers import own_data
 
 import bayesfed
 from bayesfed import cli
-from bayesfed.core import plugins
 from bayesfed.core.errors import InputError
 from bayesfed.data import fetch, partition, store
 from bayesfed.data.catalogue import source
@@ -26,30 +25,22 @@ TEST = np.array(["cy", "al", "bo"])[np.arange(30) % 3]
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+def make(own_folder: None) -> Make:
     """A function that writes the dataset `mine` with these clients, and takes its folder into use."""
-    monkeypatch.chdir(tmp_path)
-    folder = Path("own/datasets/mine")
-    folder.mkdir(parents=True)
-    (folder / "dataset.yaml").write_text(yaml.safe_dump({"title": "Mine"}))
 
     def write(train: Any, test: Any) -> Path:
+        splits = {}
         for split, count, clients in (("train", 60, train), ("test", 30, test)):
             images = np.random.default_rng(count).integers(0, 256, (count, 8, 8), np.uint8)
             held = {"images": images, "labels": np.arange(count) % 5}
-            np.savez(folder / f"{split}.npz", **held, **({} if clients is None else {"clients": clients}))
-        plugins.use("own")
-        return folder
+            splits[split] = held | ({} if clients is None else {"clients": clients})
+        return own_data.write(splits)
 
-    yield write
-    plugins.use(None)
+    return write
 
 
 def mapping(**changes: Any) -> dict[str, Any]:
-    return {
-        "dataset": "mine", "partition": {"scheme": "given", "clients": 3} | changes, "method": {"name": "fedavg"},
-        "models": {"global": "mlp"}, "rounds": 1, "local_epochs": 1, "batch_size": 16, "seed": 0, "plugins": "own",
-    }  # fmt: skip
+    return own_data.mapping(partition={"scheme": "given", "clients": 3} | changes)
 
 
 def test_every_client_has_its_own_images_in_both_splits(make: Make) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from helpers import own_data
+from helpers.own_data import mapping, refused
 
 import bayesfed
 from bayesfed import cli
@@ -38,40 +40,28 @@ def arrays(count: int, *shape: int, seed: int = 0, classes: int = 7) -> dict[str
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+def make(own_folder: None) -> Make:
     """A function that writes the dataset `mine` with images of a shape, and takes its plugins into use."""
-    monkeypatch.chdir(tmp_path)
-    folder = Path("own/datasets/mine")
-    folder.mkdir(parents=True)
 
     def write(*shape: int, train: dict[str, Any] | None = None, **description: Any) -> Path:
-        (folder / "dataset.yaml").write_text(yaml.safe_dump({"title": "Mine"} | description))
-        if shape:
-            np.savez_compressed(folder / "train.npz", **(arrays(60, *shape) | (train or {})))
-            np.savez_compressed(folder / "test.npz", **arrays(30, *shape, seed=1))
-        plugins.use("own")
-        return folder
+        splits = {"train": arrays(60, *shape) | (train or {}), "test": arrays(30, *shape, seed=1)}
+        return own_data.write(splits if shape else {}, **description)
 
-    yield write
-    plugins.use(None)
-
-
-def mapping(**changes: Any) -> dict[str, Any]:
-    return {
-        "dataset": "mine", "partition": {"alpha": 10.0, "clients": 2}, "method": {"name": "fedavg"}, "models": {"global": "mlp"},
-        "rounds": 1, "local_epochs": 1, "batch_size": 16, "seed": 0, "plugins": "own",
-    } | changes  # fmt: skip
-
-
-def refused(capsys: pytest.CaptureFixture[str], *command: str) -> str:
-    capsys.readouterr()
-    assert cli.main(list(command)) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line.removeprefix("bayesfed: ")
+    return write
 
 
 def fetched(capsys: pytest.CaptureFixture[str]) -> str:
     return refused(capsys, "fetch", "mine", "--plugins", "own")
+
+
+def test_python_fetches_from_a_folder_of_plugins(make: Make) -> None:
+    make(9, 9)
+    plugins.use(None)
+    with pytest.raises(InputError, match="no dataset is named 'mine'"):
+        bayesfed.fetch("mine")
+    assert bayesfed.fetch("mine", plugins="own") == Path("data/mine")
+    with pytest.raises(InputError, match="data: expected a path, found None"):
+        bayesfed.fetch("mine", None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shape", [(28, 28), (28, 28, 1), (20, 20, 3), (9, 9, 4)])

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import own_data
 
 import bayesfed
 from bayesfed import cli
@@ -44,10 +45,8 @@ def spec_of(**keys: Any) -> Scheme:
 
 
 def mapping(**keys: Any) -> dict[str, Any]:
-    return {
-        "dataset": "digits", "partition": {"scheme": "halving", "clients": 4} | keys, "method": {"name": "fedavg"},
-        "models": {"global": "mlp"}, "rounds": 1, "local_epochs": 1, "batch_size": 64, "seed": 0, "plugins": "own",
-    }  # fmt: skip
+    partition = {"scheme": "halving", "clients": 4} | keys
+    return own_data.mapping(dataset="digits", partition=partition, batch_size=64)
 
 
 def test_the_scheme_in_the_docs_trains(put: Put, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from helpers.own_data import mapping, refused
 
 from bayesfed import cli
 from bayesfed.core import plugins
@@ -42,10 +43,6 @@ def read(folder):
 """
 BESIDE = "def images(table):\n    return table.reshape(-1, 8, 8).astype('uint8')\n"
 ELSEWHERE = "def labels(read):\n    return read\n"
-RUN = {
-    "dataset": "mine", "partition": {"alpha": 10.0, "clients": 2}, "method": {"name": "fedavg"}, "models": {"global": "mlp"},
-    "rounds": 1, "local_epochs": 1, "batch_size": 16, "seed": 0, "plugins": "own",
-}  # fmt: skip
 FETCH = ["fetch", "mine", "--plugins", "own"]
 TRAIN = ["train", "run.yaml", "--out", "out", "--device", "cpu"]
 OWN = Path("own/datasets/mine")
@@ -78,7 +75,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     (OWN / "beside.py").write_text(BESIDE)
     Path("lib").mkdir()
     Path("lib/elsewhere.py").write_text(ELSEWHERE)
-    Path("run.yaml").write_text(yaml.safe_dump(RUN))
+    Path("run.yaml").write_text(yaml.safe_dump(mapping()))
     where = OWN if request.param == "beside" else Path("mirror")
     table(where, 60, 0)
     table(where, 30, 1)
@@ -87,13 +84,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
         monkeypatch.setenv("BAYESFED_MIRROR", "mirror")
     yield where
     plugins.use(None)
-
-
-def refused(capsys: pytest.CaptureFixture[str], command: list[str]) -> str:
-    capsys.readouterr()
-    assert cli.main(command) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line.removeprefix("bayesfed: ")
 
 
 def key() -> str:
@@ -130,12 +120,12 @@ def test_a_change_of_what_is_read_is_named(what: str, place: Path, capsys: pytes
     text = path.read_text()
     path.write_text(text.replace(old, new, 1))
     os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 10**6))  # within the same second
-    message = refused(capsys, [*TRAIN[:3], "other"])
+    message = refused(capsys, *TRAIN[:3], "other")
     assert message.startswith(str(path)) or message.startswith(str(path.resolve()))
     assert message.endswith(
         ": this file has changed since data/mine was fetched; put the old one back, or run `bayesfed fetch mine --plugins own`"
     )
-    message = refused(capsys, FETCH)
+    message = refused(capsys, *FETCH)
     assert message.startswith((str(path), str(path.resolve())))
     assert "this file has changed, and the train images and labels are not those that were fetched" in message
     assert "delete data/mine and data/partitions/mine" in message
@@ -143,7 +133,7 @@ def test_a_change_of_what_is_read_is_named(what: str, place: Path, capsys: pytes
         one.unlink()
     assert cli.main(FETCH) == 0
     assert key() != before
-    assert "--out out: this folder holds run" in refused(capsys, TRAIN)
+    assert "--out out: this folder holds run" in refused(capsys, *TRAIN)
     path.write_text(text)
     for one in Path("data/mine").iterdir():
         one.unlink()
@@ -163,7 +153,7 @@ def test_a_remark_in_a_reader_wants_it_read_again_and_no_more(place: Path, capsy
     assert cli.main(FETCH) == 0
     stored = Path("data/mine/train.npz").read_bytes()
     (OWN / "reader.py").write_text(f"{READER}# A remark.\n")
-    assert "reader.py: this file has changed since data/mine was fetched" in refused(capsys, TRAIN)
+    assert "reader.py: this file has changed since data/mine was fetched" in refused(capsys, *TRAIN)
     assert cli.main(FETCH) == 0
     assert Path("data/mine/train.npz").read_bytes() == stored
     assert cli.main(TRAIN) == 0
@@ -202,10 +192,10 @@ def test_listed_files_of_a_mirror(place: Path, capsys: pytest.CaptureFixture[str
     path = place / "train.csv"
     text = path.read_text()
     path.write_text(text[::-1])
-    assert refused(capsys, FETCH).startswith("mirror/train.csv is damaged: md5")
-    assert refused(capsys, TRAIN).startswith(f"{path.resolve()}: this file has changed since")
+    assert refused(capsys, *FETCH).startswith("mirror/train.csv is damaged: md5")
+    assert refused(capsys, *TRAIN).startswith(f"{path.resolve()}: this file has changed since")
     describe(place)
-    assert refused(capsys, TRAIN).startswith("own/datasets/mine/dataset.yaml: its list of `files` has changed since")
+    assert refused(capsys, *TRAIN).startswith("own/datasets/mine/dataset.yaml: its list of `files` has changed since")
     assert key() != before
     path.write_text(text)
     describe(place)
@@ -214,7 +204,7 @@ def test_listed_files_of_a_mirror(place: Path, capsys: pytest.CaptureFixture[str
     assert cli.main(TRAIN) == 0
     assert key() == before
     other_labels(Path("moved/more/test.txt"))
-    message = refused(capsys, [*FETCH, "--mirror", "moved"])
+    message = refused(capsys, *FETCH, "--mirror", "moved")
     assert message.startswith(
         "moved/more/test.txt: this file has changed, and the test images and labels are not those"
     )
@@ -227,7 +217,7 @@ def test_a_record_that_says_nothing_of_a_reader_is_made_anew(place: Path, capsys
     record: dict[str, Any] = json.loads(path.read_text())
     noted = record.pop("reader")
     path.write_text(fetch.files.sealed_json(record))
-    assert "data/mine/dataset.json: it does not say what reader.py read; run `bayesfed fetch" in refused(capsys, TRAIN)
+    assert "data/mine/dataset.json: it does not say what reader.py read; run `bayesfed fetch" in refused(capsys, *TRAIN)
     assert cli.main(FETCH) == 0
     assert json.loads(path.read_text())["reader"] == noted
 

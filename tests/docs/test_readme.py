@@ -13,6 +13,7 @@ FILES = [
     path for path in (PROJECT / "src/bayesfed/methods").glob("*.py") if re.search(r"^METHOD = ", path.read_text(), re.M)
 ]
 
+
 def test_every_method_is_in_the_table_with_its_file() -> None:
     """Each by its label."""
     section = (PROJECT / "README.md").read_text().split("\n## Methods\n")[1].split("\n## ")[0]

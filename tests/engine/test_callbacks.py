@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -25,6 +26,7 @@ GUIDE = (Path(__file__).parents[2] / "docs/guides/follow-a-run.md").read_text(en
 EXAMPLES = dict(
     re.findall(r"<!-- (?:not run: )?a callback for (\w+)[:;] .*? -->\n```python\n(.*?)```", GUIDE, re.DOTALL)
 )
+MINE = "from bayesfed.methods.fedavg import FedAvg\n\nclass Mine(FedAvg):\n    name = label = 'mine'\n\nMETHOD = Mine\n"
 STOPPING = """
 def stopping(done):
     with open("seen.txt", "a") as seen:
@@ -89,6 +91,28 @@ def test_a_function_that_fails_loses_no_round(mapping: Make, data_dir: Path, tmp
     assert checkpoint.load_one(tmp_path / "out" / checkpoint.FILE, torch.device("cpu"))[0].round == 2
 
 
+def test_a_last_round_at_which_a_function_failed_is_told_again(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    """Nothing is trained for it, and the record is that of a run at which none failed."""
+
+    def failing(done: RoundDone) -> None:
+        if done.last:
+            raise OSError("tracker unreachable")
+
+    for _ in range(2):
+        with pytest.raises(
+            RunStopped, match="a function failed after round 2 of 2: OSError: tracker unreachable; mend it"
+        ):
+            bayesfed.train(mapping(), tmp_path / "out", data=data_dir, on_round=failing)
+        assert not (tmp_path / "out/summary.json").exists()
+    seen: list[RoundDone] = []
+    result = bayesfed.train(mapping(), tmp_path / "out", data=data_dir, on_round=seen.append)
+    whole = bayesfed.train(mapping(), tmp_path / "whole", data=data_dir, on_round=seen.append)
+    again, _, last = seen
+    assert (again.round, again.last, again.metrics, again.bytes) == (2, True, last.metrics, last.bytes)
+    assert again.seconds == pytest.approx(result.summary["train_seconds"] / 2, rel=0.01)
+    assert result.metrics.equals(whole.metrics)
+
+
 def test_a_function_that_leaves_python_loses_no_round(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(RunStopped, match="on_round: a function failed after round 1 of 3: SystemExit: 3; mend it"):
         bayesfed.train(mapping(rounds=3), tmp_path / "out", data=data_dir, on_round=lambda done: sys.exit(3))
@@ -100,15 +124,49 @@ def test_a_function_may_return_anything_and_look_at_other_runs(
 ) -> None:
     """An array, which is no truth value; and the names of other methods, for which no folder of plugins is in use."""
     (own / "methods").mkdir()
-    (own / "methods/mine.py").write_text(
-        "from bayesfed.methods.fedavg import FedAvg\n\nclass Mine(FedAvg):\n    name = label = 'mine'\n\nMETHOD = Mine\n"
-    )
+    (own / "methods/mine.py").write_text(MINE)
     asked = mapping("fedavg") | {"method": {"name": "mine"}, "plugins": "own"}
 
     def looking(done: RoundDone) -> object:
         return [bayesfed.list_methods(), torch.zeros(2).numpy()][1]
 
     assert bayesfed.train(asked, tmp_path / "out", data=data_dir, on_round=looking).summary["method"] == "mine"
+
+
+EDITING = """
+from pathlib import Path
+
+def editing(done):
+    if done.round == 1:
+        Path("own/methods/mine.py").write_text(Path("own/methods/mine.py").read_text() + "# edited")
+        Path("own/datasets/mine/dataset.yaml").write_text("{title: Mine, augment: true}")
+        Path("own/callbacks/other.py").write_text("def (")
+    Path("seen.txt").write_text(str(done.round))
+
+CALLBACKS = {"editing": editing}
+"""
+
+
+def test_a_run_goes_on_with_the_plugins_that_it_has_read(own: Path, mapping: Make, data_dir: Path) -> None:
+    """Whatever is edited while it trains; its record names those."""
+    for kind in ("methods", "datasets/mine"):
+        (own / kind).mkdir(parents=True)
+    for split in ("train", "test"):
+        with np.load(data_dir / "few" / f"{split}.npz") as arrays:
+            np.savez(own / f"datasets/mine/{split}.npz", images=arrays["images"][:, 0], labels=arrays["labels"])
+    (own / "datasets/mine/dataset.yaml").write_text("{title: Mine}")
+    (own / "callbacks/mine.py").write_text(EDITING)
+    (own / "methods/mine.py").write_text(MINE)
+    asked = mapping() | {"dataset": "mine", "method": {"name": "mine"}, "plugins": "own", "on_round": "editing"}
+    bayesfed.fetch("mine", data_dir, plugins="own")
+    run = run_file.resolve(asked, data_dir)
+    read, key = run.own_plugins, run.key
+    result = bayesfed.train(asked, "out", data=data_dir)
+    assert Path("seen.txt").read_text() == "2"
+    assert read.keys() == {"datasets/mine", "methods/mine"}
+    assert (result.provenance["plugins"], result.summary["key"]) == (read, key)
+    (own / "callbacks/other.py").unlink()
+    assert run_file.resolve(asked, data_dir).changed_plugins(read) == [f"the source of {name}" for name in sorted(read)]
 
 
 def test_a_named_function_may_look_at_other_runs(own: Path, mapping: Make, data_dir: Path) -> None:

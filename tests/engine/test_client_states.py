@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from bayesfed.core.errors import InputError
 from bayesfed.engine import checkpoint, client_states
 from bayesfed.engine.client_states import ClientStates
 from bayesfed.engine.rounds import Progress
+from bayesfed.methods.node import State
 
 HEADER = checkpoint.Header("abc", "fp32", "threads")
 HOST = torch.device("cpu")
@@ -76,6 +78,36 @@ def test_a_checkpoint_and_the_one_before_keep_their_files_and_no_others(tmp_path
     checkpoint.delete_older(path, "abc")  # as another process does that meets the same finished run
     assert len(names(folder)) == 3
     assert values(checkpoint.load(path, "abc", HOST)[0].clients) == {0: 60, 1: 61, 2: 62}
+
+
+def test_rounds_without_a_checkpoint_leave_no_files_behind(tmp_path: Path) -> None:
+    """But those of the round before, of which a signal may still make the checkpoint, and of both checkpoints."""
+    path = tmp_path / "one.pt"
+    folder = checkpoint.of_clients(path)
+    states = saved(path, 1, ClientStates() | {k: state(k) for k in range(3)})
+    states = saved(path, 2, states | {k: state(10 + k) for k in range(3)})
+    for number in range(2, 9):
+        before, states = states, (states | {k: state(10 * number + k) for k in range(3)}).bounded(folder)
+        assert values(before) == {k: 10 * (number - 1) + k for k in range(3)}
+        assert len(names(folder)) <= 12
+    assert values(checkpoint.load(path, "abc", HOST)[0].clients) == {0: 10, 1: 11, 2: 12}
+    path.write_bytes(b"damaged")
+    assert values(checkpoint.load(path, "abc", HOST)[0].clients) == {0: 0, 1: 1, 2: 2}
+
+
+def test_files_of_a_process_that_was_killed_are_gone_before_more_are_written(tmp_path: Path, monkeypatch: Any) -> None:
+    """So a disk that it filled takes the next round."""
+    folder = checkpoint.of_clients(tmp_path / "one.safetensors")
+    (ClientStates() | {k: state(k) for k in range(3)}).bounded(folder)
+    found, write = [], client_states.write
+
+    def noting(folder: Path, state: State) -> str:
+        found.append(len(names(folder)))
+        return write(folder, state)
+
+    monkeypatch.setattr(client_states, "write", noting)
+    (ClientStates() | {k: state(10 + k) for k in range(3)}).bounded(folder)
+    assert found == [0, 1, 2]
 
 
 def test_a_checkpoint_at_another_place_has_files_of_its_own(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The cost of a round: multiply-adds against torch's own count, passes of predictors, and seconds apart."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from bayesfed.engine import checkpoint
 from bayesfed.engine.cost import MultiplyAdds, Seconds, Stopwatch
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
-from bayesfed.methods.node import Batch, Learner, Phase
+from bayesfed.methods.fedavg import FedAvg
+from bayesfed.methods.node import Batch, Learner, Node, Phase
 
 Make = Callable[..., dict[str, Any]]
 
@@ -124,15 +125,53 @@ def test_steps_of_one_function_are_counted_apart(mapping: Make, data_dir: Path) 
 
     of = federation(mapping("fedavg"), data_dir)
     counts = MultiplyAdds(of)
-    watched = counts.watched(0, [Phase(functools.partial(step, draws=draws), batches=1) for draws in (1, 10)])
     node = of.node(0, 1)
     node.state = {"theta": node.initial()}
+    watched = counts.watched(node, [Phase(functools.partial(step, draws=draws), batches=1) for draws in (1, 10)])
     x, y = of.shards[0].train_images.plain(torch.arange(8)), torch.zeros(8, dtype=torch.int64)
     with torch.no_grad():
         for phase in watched:
             phase.train(node.learner(), Batch(x, y))
     one, ten = (counts.by_image[phase.key] for phase in watched)
     assert ten == 10 * one > 0
+
+
+def test_a_step_that_varies_over_the_rounds_is_counted_in_each(mapping: Make, data_dir: Path) -> None:
+    """By the numbers that it is made with, as arguments or in its closure, and by the shapes of the client's state."""
+    of = federation(mapping("fedavg"), data_dir)
+    node, counts = of.node(0, 1), MultiplyAdds(of)
+
+    def made(draws: int, members: int = 1, closed: bool = False) -> Hashable:
+        node.state = {"theta": torch.zeros(members, 3)}
+        step = (lambda c, batch: draws) if closed else functools.partial(FedAvg.step, draws)
+        (phase,) = counts.watched(node, [Phase(step, batches=1)])
+        return phase.key
+
+    assert made(1) == made(1)
+    assert made(1, closed=True) == made(1, closed=True)
+    assert len({made(1), made(2), made(1, members=2), made(1, closed=True), made(2, closed=True)}) == 5
+
+
+def test_passes_outside_of_steps_count_too(mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def passing(part: str, times: int) -> None:
+        old = getattr(FedAvg, part)
+
+        def new(self: FedAvg, node: Node, *given: Any) -> Any:
+            theta = node.state.get("theta", given and isinstance(given[0], dict) and given[0]["theta"])
+            for _ in range(times):
+                node.model(theta, of.shards[0].train_images.plain(torch.arange(8)))
+            return old(self, node, *given)
+
+        monkeypatch.setattr(FedAvg, part, new)
+
+    run = mapping("fedavg")
+    of = federation(run, data_dir)
+    plain, (operations,) = play(of, 1), {own["global"].operations for own in of.networks}
+    for part, times in {"start": 1, "finish": 2, "aggregate": 5}.items():
+        passing(part, times)
+    more = play(federation(run, data_dir), 1)
+    assert counted(more, "clients") - counted(plain, "clients") == 3 * 8 * operations * of.clients
+    assert counted(more, "server") == 5 * 8 * operations
 
 
 @pytest.mark.parametrize("executor", ["eager", "threads", "graphs"])

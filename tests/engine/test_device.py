@@ -57,6 +57,13 @@ def test_precision_follows_the_gpu(computes_in_bf16: bool, precision: str, monke
     assert device.choose_precision("auto", "cuda") == precision
 
 
+def test_a_device_is_named() -> None:
+    with pytest.raises(
+        InputError, match=r"--device: expected text, one of auto, cpu, cuda, found device\(type='cpu'\)"
+    ):
+        device.choose_device(torch.device("cpu"))  # type: ignore[arg-type]
+
+
 def test_asked_precision_stands() -> None:
     assert device.choose_precision("fp32", "cpu") == "fp32"
     assert device.choose_precision("bf16", "cuda") == "bf16"

@@ -111,7 +111,7 @@ def test_every_executor_squares_single_images(name: str, model: str, device: str
 
     On a CPU the lower precisions for the module.
     """
-    changes = {"partition": {"alpha": 0.3, "clients": 4}, "batch_size": 24, "models": {"global": model}, "images": {}}
+    changes = {"partition": {"alpha": 0.3, "clients": 4}, "batch_size": 24, "models": {"global": model}}
     asked = mapping({"name": name, "squares": "images"}, **changes)
     casts = tuple(BOUNDS) if device == "cuda" or model == "smooth" else (torch.float64,)
     assert_executors_agree(lambda cast: federation(asked, data_dir, cast, device), device, casts)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.fake_cuda import FakeCuda
-from helpers.playing import play
+from helpers.playing import federation, play, tensors
 
 from bayesfed.core.errors import InputError
 from bayesfed.engine import checkpoint
@@ -111,6 +111,14 @@ def test_a_resumed_run_looks_again(
     again, _ = checkpoint.load(tmp_path / "c", "key", torch.device("cpu"))
     with pytest.raises(InputError, match=r"Mine\.step gave another 'theta'.* \(round 6"):
         play(of, 4, again, executor=executor)
+
+
+def test_proofs_leave_no_trace(executor: str, mapping: OfMine, data_dir: Path) -> None:
+    """A resumed run proves other steps and gives the same bits, also where a step and its replay differ by a rounding."""
+    of = federation(mapping("pfedbayes", rounds=6), data_dir)
+    straight = tensors(play(of, 3, executor=executor))
+    resumed = tensors(play(of, 1, play(of, 2, executor=executor), executor=executor))
+    assert [name for name, tensor in straight.items() if not torch.equal(tensor, resumed[name])] == []
 
 
 @pytest.mark.parametrize("network", ["lenet5", "residual"])

@@ -14,12 +14,13 @@ from helpers.playing import federation, play, tensors
 from bayesfed.core.errors import InputError
 from bayesfed.data import partition
 from bayesfed.engine import checkpoint, outside
+from bayesfed.engine.divergence import Divergence, divergence, finiteness
 from bayesfed.engine.evaluation import DETAILED_CLIENTS, DETAILED_EVERY, Evaluation
 from bayesfed.engine.executors import EXECUTORS
 from bayesfed.engine.federation import SERVER, Federation
-from bayesfed.engine.rounds import Divergence, Progress, divergence, finiteness
+from bayesfed.engine.rounds import Progress
 from bayesfed.methods.fedavg import FedAvg
-from bayesfed.methods.method import Update
+from bayesfed.methods.method import Method, Update
 from bayesfed.methods.node import Batch, Learner, Node, Phase
 from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.runs import run_file
@@ -163,6 +164,26 @@ def test_what_a_methods_parts_give_is_checked(
         play(federation(mapping("fedavg", rounds=1), data_dir), 1)
 
 
+def test_a_message_is_not_changed_in_place(mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the server's own tensors, which other clients have, too."""
+    monkeypatch.setattr(FedAvg, "start", lambda self, c, message: {"theta": message["theta"].add_(1)})
+    with pytest.raises(InputError, match=r"start changes 'theta' of its message in place, .*; clone it first"):
+        play(federation(mapping("fedavg", rounds=1), data_dir), 1)
+
+
+def test_a_client_does_not_train_the_servers_tensors(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = mapping("fedavg", rounds=1)
+    cloned = tensors(play(federation(run, data_dir), 1))
+    start = FedAvg.start
+    monkeypatch.setattr(
+        FedAvg, "start", lambda self, c, message: start(self, c, message) | {"theta": message["theta"][:]}
+    )
+    same = tensors(play(federation(run, data_dir), 1, executor="eager"))
+    assert all(torch.equal(tensor, same[name]) for name, tensor in cloned.items())
+
+
 @pytest.mark.parametrize("executor", ["eager", "threads"])
 def test_a_step_that_asks_for_what_a_node_knows_is_refused(
     executor: str, mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
@@ -206,6 +227,10 @@ def named(name: str, sets: tuple[str, ...] = ("test", "shard")) -> Callable[...,
         ("phases", lambda self, c: [Phase(self.step, epochs=1, batch_size=8)],
          "phases gave one with batch_size 8; a client's phase may have its own with counted=False and epochs"),
         ("client_predictors", named("tiny", ("tst",)), r"predictor 'tiny' has the sets \('tst',\); expected some of shard, test"),
+        ("client_predictors", named("tiny_sampled", ("test",)),
+         r"client's predictor 'tiny_sampled' has the sets \('test',\); clients are compared on their own test images: give \('shard',\)"),
+        ("init_server", Method.init_server, "start asks for 'theta', and the message has nothing; .* which `init_server` begins"),
+        ("predictive", "globl", "its `predictive` is 'globl'; did you mean 'global'?"),
         ("client_predictors", named('a, "b"'), "names a predictor or what is logged; expected a text without commas"),
         ("client_predictors", lambda self, c: 2 * named("tiny")(self, c), "gave two predictors named 'tiny'; rename one"),
         ("client_predictors", lambda self, c: [Predictor("logits", lambda x: c.model(c["theta"], x))],
@@ -219,8 +244,9 @@ def named(name: str, sets: tuple[str, ...] = ("test", "shard")) -> Callable[...,
     ],
 )  # fmt: skip
 def test_what_a_method_must_not_do(
-    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch, part: str, gives: Callable[..., Any], words: str
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch, part: str, gives: Any, words: str
 ) -> None:
+    monkeypatch.setattr(FedAvg, "message", Method.message)  # all that the server has
     monkeypatch.setattr(FedAvg, part, gives)
     with pytest.raises(InputError, match=f"method 'fedavg': .*{words}"):
         play(federation(mapping("fedavg", rounds=1), data_dir), 1)

@@ -21,6 +21,7 @@ FUNCTORCH: Any = torch._C._functorch
 UNEVEN = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 2, "batch_size": 24}
 # Steps of all kinds: drawn noise, Adam, single images, several phases, gradients of gradients, and a state that grows.
 METHODS = ["fedavg", "hbfl", "pfedbayes", "fola", "fedcurv", "bayesadmm", "perfedavg", "fedswag", "toy_phases"]
+HESSIANS = [{"name": "perfedavg", "order": order} for order in ("hf", "exact")]
 
 
 @pytest.fixture(autouse=True)
@@ -52,10 +53,10 @@ def apart(found: Progress, expected: Progress) -> float:
 
 
 @pytest.mark.usefixtures("toys")
-@pytest.mark.parametrize("name", METHODS)
-def test_all_clients_of_equal_networks_train_stacked(name: str, mapping: Make, data_dir: Any) -> None:
+@pytest.mark.parametrize("method", [*METHODS, *HESSIANS], ids=str)
+def test_all_clients_of_equal_networks_train_stacked(method: Any, mapping: Make, data_dir: Any) -> None:
     """None of them by itself, and all as they would one by one; a client that is through is left as it is."""
-    of = federation(mapping(name, **UNEVEN), data_dir)
+    of = federation(mapping(method, **UNEVEN), data_dir)
     executor = StackedExecutor(of)
     assert apart(play(of, executor), play(of, None)) < 1e-9
     kinds = [tuple(networks.values()) for networks in of.networks]
@@ -63,14 +64,17 @@ def test_all_clients_of_equal_networks_train_stacked(name: str, mapping: Make, d
     assert len(executor.workers) == sum(kinds.count(kind) == 1 for kind in kinds)
 
 
-@pytest.mark.parametrize(("name", "layout"), [("hbfl", torch.channels_last), ("fedavg", torch.contiguous_format)])
+@pytest.mark.parametrize(
+    ("method", "layout"),
+    [({"name": "hbfl"}, torch.channels_last), ({"name": "perfedavg", "order": "exact"}, torch.contiguous_format)],
+)
 def test_convolutions_are_stacked_too(
-    name: str, layout: torch.memory_format, mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+    method: dict[str, str], layout: torch.memory_format, mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However a GPU wants images and activations to lie."""
     monkeypatch.setattr(network, "layout_for", lambda device, dtype: layout)
     monkeypatch.setattr(network, "in_columns", lambda x: False)
-    of = federation(mapping(name, **UNEVEN, **convolutions(name)), data_dir, torch.float32)
+    of = federation(mapping(method, **UNEVEN, **convolutions(method["name"])), data_dir, torch.float32)
     executor = StackedExecutor(of)
     assert apart(play(of, executor, 1), play(of, None, 1)) < 1e-4
     assert None not in executor.steps.values()

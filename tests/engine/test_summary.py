@@ -12,7 +12,7 @@ from helpers.playing import federation, play
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress
 from bayesfed.runs.run_folder import Row
-from bayesfed.runs.summary import summarise
+from bayesfed.runs.summary import not_given, summarise
 
 Make = Callable[..., dict[str, Any]]
 Json = dict[str, Any]
@@ -129,3 +129,28 @@ def test_a_model_without_mistakes(mapping: Make, data_dir: Path) -> None:
     assert (found["accuracy"], found["auroc_mistakes"], found["auroc_mistakes_sd"]) == (1.0, None, None)
     assert found["missing"] == dict.fromkeys(("auroc_mistakes", "auroc_mistakes_sd", "fpr95_mistakes"), "no mistakes")
     assert 0 <= found["auroc_foreign_few-parity"] <= 1
+
+
+def test_metrics_give_the_numbers_of_their_summary(mapping: Make, data_dir: Path) -> None:
+    """To six digits, fields that an older record lacks left out; whatever is otherwise is named."""
+    of = federation(mapping("hbfl", rounds=2, validation=0.2), data_dir)
+    progress = play(of, 2)
+    found = {"rounds": 2, "diverged": None} | summary(of, progress)
+    text = "round,client,model,metric,value\n"
+    text += "".join(f"{r.round},{r.client},{r.model},{r.metric},{r.value:.6g}\n" for r in progress.history)
+    assert not_given(found, text) == []
+    older = {name: value for name, value in found.items() if name not in ("test_images", "bytes", "passes")}
+    assert not_given(older | {"global": {"accuracy_last": found["global"]["accuracy_last"]}}, text) == []
+    assert not_given(found | {"rounds": 3}, text) == ["rounds"]
+    assert not_given(found | {"diverged": {"round": 2}, "rounds": 3}, text) == []
+    forged = json.loads(json.dumps(found))
+    forged["global"]["accuracy_best"] *= 1.0001
+    forged["clients"]["accuracy_last"][2] = None
+    forged["uncertainty"]["another"] = {"accuracy": 0.9}
+    forged["bytes"]["up"] += 1000
+    forged["global_on_shards"]["accuracy_last"].pop()
+    forged["validation"]["best_round"] += 1
+    assert sorted(not_given(forged, text)) == [
+        "bytes.up", "clients.accuracy_last", "global.accuracy_best", "global_on_shards.accuracy_last",
+        "uncertainty.another.accuracy", "validation.best_round",
+    ]  # fmt: skip

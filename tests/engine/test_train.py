@@ -651,6 +651,21 @@ def test_a_run_begun_on_another_device_goes_on_by_this_ones_executor(
     assert json.loads((tmp_path / "out/provenance.json").read_text())["executor"] == "threads"
 
 
+def test_a_run_stopped_in_its_first_round_is_begun_again_as_asked(
+    train: Train, mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been on another device."""
+    with monkeypatch.context() as patch:
+        stop_in_round(1, patch)
+        with pytest.raises(SystemExit):
+            train(mapping(), "out", "--executor", "graphs", "--precision", "bf16")
+    assert (tmp_path / "out/checkpoint.safetensors").exists()
+    assert train(mapping()) == train(mapping(), "whole") == 0
+    provenance, whole = (run_folder.provenance(tmp_path / name) for name in ("out", "whole"))
+    assert (provenance["executor"], provenance["precision"]) == (whole["executor"], whole["precision"])
+    assert run_folder.metrics(tmp_path / "out") == run_folder.metrics(tmp_path / "whole")
+
+
 def test_a_run_that_went_on_elsewhere_names_every_machine(
     train: Train, mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -717,28 +732,23 @@ def call(mapping: dict[str, Any], data: Path, folder: Path) -> list[str]:
     return [sys.executable, "-m", "bayesfed", "train", str(path), "--out", out, "--data", str(data)]
 
 
-def test_a_trainer_waits_for_the_folders_holder(mapping: Make, digits_dir: Path, tmp_path: Path) -> None:
-    asked = call(mapping("fedavg", dataset="digits", rounds=1), digits_dir, tmp_path)
+def test_a_trainer_waits_for_the_folders_holder_and_terminated_leaves_a_checkpoint(
+    mapping: Make, digits_dir: Path, tmp_path: Path
+) -> None:
+    asked, log = call(mapping("fedavg", dataset="digits", rounds=200), digits_dir, tmp_path), tmp_path / "out/run.log"
     with contextlib.ExitStack() as running:
         with files.locked(tmp_path / "out/.lock", "the test holds it"):
             trainer = running.enter_context(child(asked, stderr=subprocess.PIPE))
             assert trainer.stderr is not None
             assert "another process holds this run; waiting" in trainer.stderr.readline()
-            assert not (tmp_path / "out/run.log").exists()
-        trainer.communicate()
-        assert trainer.returncode == 0
-    assert (tmp_path / "out/summary.json").exists()
-
-
-def test_a_terminated_run_leaves_a_checkpoint(mapping: Make, digits_dir: Path, tmp_path: Path) -> None:
-    asked, log = call(mapping("fedavg", dataset="digits", rounds=200), digits_dir, tmp_path), tmp_path / "out/run.log"
-    with child(asked, stderr=subprocess.DEVNULL) as first:
+            assert not log.exists()
         while not (log.exists() and "round 2/" in log.read_text()):
             time.sleep(0.05)
-            assert first.poll() is None
-        first.terminate()
-        first.terminate()  # a second signal changes nothing
-        assert first.wait() == 1
+            assert trainer.poll() is None
+        trainer.terminate()
+        trainer.terminate()  # a second signal changes nothing
+        trainer.communicate()
+        assert trainer.returncode == 1
     assert (tmp_path / "out/checkpoint.safetensors").exists()
     assert not (tmp_path / "out/summary.json").exists()
     assert not list((tmp_path / "out").glob(".checkpoint*"))
@@ -796,16 +806,20 @@ def test_a_device_is_leased_before_torch_looks_for_one(
     assert "torch asked" in happened
 
 
-def test_training_loads_light_libraries_alone() -> None:
-    """GPU nodes often have torch, numpy, PyYAML and safetensors, and little else."""
-    heavy = {
-        "pandas", "seaborn", "matplotlib", "sklearn", "pooch", "torchvision", "snakemake",
-        "jinja2", "altair", "vl_convert", "rocrate",
-    }  # fmt: skip
-    code = "import sys; from bayesfed import cli; from bayesfed.engine import training; print(*sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "torch" in found
-    assert not heavy & set(found)
+def test_who_waits_for_a_gpu_holds_no_run(
+    train: Train, mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who holds the GPU may wait for that run."""
+    held: list[bool] = []
+
+    @contextlib.contextmanager
+    def look(wanted: str, slots: int) -> Iterator[str]:
+        held.append(files.is_locked(tmp_path / "out/.lock"))
+        yield ""
+
+    monkeypatch.setattr(gpu_lease, "lease", look)
+    assert train(mapping(rounds=1)) == 0
+    assert held == [False]
 
 
 def test_a_summary_names_what_a_method_predicts_with(mapping: Make, data_dir: Path, tmp_path: Path) -> None:

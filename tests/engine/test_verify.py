@@ -19,6 +19,7 @@ from bayesfed.core import plugins
 from bayesfed.engine import halfway, verify
 from bayesfed.engine.device import hardware
 from bayesfed.runs import run_folder
+from bayesfed.runs.summary import summarise
 
 Make = Callable[..., dict[str, Any]]
 
@@ -61,10 +62,12 @@ def verified(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
 
 
 def edit(run: Path, name: str, change: Callable[[str], str]) -> None:
-    """Change a file of a record and seal it again: a forger who knows the format."""
+    """Change a file of a record, sum it up and seal it again: a forger who knows the format."""
     summary = json.loads((run / run_folder.SUMMARY).read_text())
     (run / name).write_text(change((run / name).read_text()))
-    run_folder.seal(run, summary)
+    rows = [line.split(",") for line in run_folder.metrics(run).splitlines()[1:]]
+    history = [run_folder.Row(int(number), *names, float(value)) for number, *names, value in rows]
+    run_folder.seal(run, summary | summarise(history, summary["test_images"], summary["rounds"]))
 
 
 def other_accuracy(by: float) -> Callable[[str], str]:
@@ -155,12 +158,95 @@ def test_every_kind_of_accuracy_has_a_bound_of_its_own() -> None:
     assert not dataclasses.replace(verdict, twins={server: far, clients: far}, differs=("partition_fingerprint",)).holds
 
 
-def test_calibration_is_bounded_as_accuracies_are() -> None:
-    """ECE in its unit; an NLL above 1 relative to itself."""
-    record = {("1", "global", "global", "test_ece"): "0.01", ("1", "0", "local", "shard_nll"): "4"}
-    for ece, nll, holds in (("0.0299", "4.07", True), ("0.0301", "4", False), ("0.01", "4.09", False)):
-        now = dict(zip(record, (ece, nll), strict=True))
-        assert verify.compare("round 1 of 3", record, now, ("hardware",)).holds is holds
+@pytest.mark.parametrize(
+    ("metric", "then", "now", "holds"),
+    [
+        ("test_ece", "0.01", "0.0299", True),
+        ("test_ece", "0.01", "0.0301", False),
+        ("shard_nll", "4", "4.07", True),
+        ("shard_nll", "4", "4.09", False),
+        ("test_auroc_mistakes", "0.9", "0.89", True),
+        ("test_auroc_mistakes", "0.9", "0.5", False),
+        ("test_auroc_foreign_mnist_sd", "0.01", "0.05", False),
+        ("test_fpr95_foreign_mnist", "0.4", "0.45", False),
+        ("test_aurc", "0.1", "0.13", False),
+        ("shard_ece100", "0.1", "0.13", False),
+        ("test_mce", "0.3", "0.55", True),
+        ("test_mce", "0.3", "0.65", False),
+        ("shard_accuracy", "0.5", "nan", False),
+        ("shard_accuracy", "nan", "0.5", False),
+        ("shard_nll", "2", "inf", False),
+        ("shard_nll", "inf", "inf", True),
+        ("test_auroc_mistakes", "nan", "nan", True),
+    ],
+)
+def test_every_metric_is_bounded(metric: str, then: str, now: str, holds: bool) -> None:
+    """Fractions in their unit, an NLL above 1 relative to itself; what is not finite is the same or wrong."""
+    other, beside = ("1", "1", "local", metric), ("1", "0", "local", metric)
+    record = {beside: "0.2", other: then, ("1", "global", "global", "test_accuracy"): "0.5"}
+    again = record | {other: now, ("1", "global", "global", "test_accuracy"): "0.501"}
+    verdict = verify.compare("round 1 of 3", record, again, ("hardware",))
+    assert verdict.holds is holds
+    assert ("DIFFERENT" in str(verdict)) is not holds
+
+
+@pytest.mark.parametrize(
+    ("change", "holds"),
+    [({}, True), ({"server,fisher_mean": "2.05e-06"}, False), ({"server,fisher_mean": "2.01e-06"}, True),
+     ({"global,reliability_2_images": "901", "global,reliability_1_images": "99"}, True),
+     ({"global,reliability_2_right": "830"}, False), ({"global,reliability_2_right": "859"}, True),
+     ({"global,passes": "2"}, False), ({"server,labelled_images": "101"}, False)],
+)  # fmt: skip
+def test_values_are_bounded_in_their_scale(change: dict[str, str], holds: bool) -> None:
+    """What a method logs in its own, bins in all images of their diagram; counts are equal."""
+    values = {
+        "server,fisher_mean": "2e-06", "global,reliability_1_images": "110", "global,reliability_2_images": "890",
+        "global,reliability_2_right": "870", "global,passes": "1", "server,labelled_images": "100", "server,off": "0",
+    }  # fmt: skip
+    record, now = (
+        {("1", "global", *name.split(",")): value for name, value in found.items()}
+        for found in (values, values | {"server,off": "-0"} | change)
+    )
+    assert verify.compare("round 1 of 3", record, now, ("hardware",)).holds is holds
+
+
+def test_twins_that_have_no_number_bound_nothing() -> None:
+    key = ("1", "0", "local", "test_auroc_mistakes")
+    found = [verify.apart({key: "0.9"}, {key: now}) for now in ("nan", "0.93")]
+    assert verify.widest(found)[False, "local", "test_auroc_mistakes"].far == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_summary_that_its_metrics_do_not_give_is_found(run: Path, verified: Callable[..., str], packed: bool) -> None:
+    summary = json.loads((run / run_folder.SUMMARY).read_text())
+    summary["global"]["accuracy_last5"] += 0.2
+    summary["clients"]["accuracy_best"][1] += 0.1
+    run_folder.seal(run, summary)
+    if packed:
+        assert run_folder.pack_record(run)
+    found = verified(str(run), "--rounds", "1")
+    assert re.search(
+        r"all \d+ values are the recorded ones; its metrics do not give global.accuracy_last5, clients.accuracy_best of "
+        r"summary.json; DIFFERENT\nbayesfed: 1 of 1 runs are not as recorded",
+        found,
+    ), found
+
+
+def test_one_run_that_fails_leaves_the_others_to_be_verified(
+    run: Path, verified: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, real = tmp_path / "other", verify.verify
+
+    def failing(folder: Path, *args: Any) -> verify.Verdict:
+        if folder == other:
+            raise ZeroDivisionError("by nothing")
+        return real(folder, *args)
+
+    monkeypatch.setattr(verify, "verify", failing)
+    found = verified(str(other), str(run), "--rounds", "1")
+    assert f"bayesfed: {other}: ZeroDivisionError: by nothing\n" in found
+    assert "values are the recorded ones" in found
+    assert found.endswith(f"bayesfed: 1 of 2 runs could not be checked: {other}\n2")
 
 
 def test_counts_are_the_same_on_all_hardware() -> None:

@@ -11,6 +11,7 @@ from bayesfed import methods
 from bayesfed.data import partition, store
 from bayesfed.data.source import Source
 from bayesfed.engine import device as devices
+from bayesfed.engine.batches import Mixer
 from bayesfed.engine.device import Compute
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
@@ -60,6 +61,17 @@ def play(of: Federation, rounds: int, progress: Progress | None = None, executor
     for _ in range(rounds):
         progress = trainer.play(progress)
     return progress
+
+
+def batches(of: Federation, client: int, round: int, many: int) -> list[tuple[Tensor, Tensor]]:
+    """So many mini-batches of a client's round, as every executor has them."""
+    from bayesfed.methods.node import Phase  # not of the module: what a round may not change is looked for from there
+
+    phase = Phase(of.method.step, batches=many)
+    mixer, found = Mixer(of, of.node(client, round), [phase]), []
+    for chunk in mixer.phase(of.shards[client], phase):
+        found += list(zip(chunk.x.split(mixer.size), chunk.y.split(mixer.size), strict=True))
+    return found
 
 
 def tensors(progress: Progress) -> dict[str, Tensor]:

@@ -22,6 +22,36 @@ def make(name: str, **options: Any) -> Method:
     return method(method.Options(**options))
 
 
+def hold_fixed_point(made: "Callable[[Tensor, Tensor], Quadratics]", half: bool) -> "Quadratics":
+    """Play clients whose quadratics are not diagonal, or half of them by turns: the end is the mean-field optimum, the exact
+    mean and the diagonal of the exact precision.
+    """
+    generator = torch.Generator().manual_seed(0)
+    roots = torch.randn(4, 6, 6, generator=generator, dtype=torch.float64) / 2
+    A, b = roots @ roots.mT + 0.5 * torch.eye(6), torch.randn(4, 6, generator=generator, dtype=torch.float64)
+    found = made(A, b)
+    for round in range(400 * (1 + half)):
+        found.play([[0, 1], [2, 3], [0, 3], [1, 2]][round % 4] if half else None)
+    exact = A.sum(0) + torch.eye(6)
+    torch.testing.assert_close(found.server["m"], torch.linalg.solve(exact, b.sum(0)), rtol=0, atol=1e-6)
+    torch.testing.assert_close(found.server["S"], exact.diagonal(), rtol=1e-6, atol=0)
+    return found
+
+
+def hold_one_client(made: "Callable[[Tensor, Tensor], Quadratics]") -> None:
+    """Play one client whose quadratic is not diagonal, with a prior of precision 0.5: each round ends at the exact mean and
+    the diagonal of the exact precision.
+    """
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    A, b = root @ root.T, torch.randn(6, generator=generator, dtype=torch.float64)
+    found, exact = made(A[None], b[None]), A + 0.5 * torch.eye(6)
+    for _ in range(2):
+        found.play()
+        torch.testing.assert_close(found.server["m"], torch.linalg.solve(exact, b), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found.server["S"], exact.diagonal(), rtol=1e-12, atol=0)
+
+
 class Quadratics:
     """n_k l_k(theta) = 1/2 theta^T A_k theta - b_k^T theta; A_k (P, P) or its diagonal (P,).
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.playing import federation, play
-from helpers.quadratics import SCALARS, Quadratics, make
+from helpers.quadratics import SCALARS, Quadratics, hold_fixed_point, hold_one_client, make
 
 from bayesfed.methods.node import Node
 
@@ -76,16 +76,8 @@ def test_one_round_has_a_share_of_the_likelihood(options: dict[str, float], shar
 
 
 def test_one_client_is_variational_inference_in_one_round() -> None:
-    """Of a quadratic that is not diagonal, with rho = 1: the exact mean, the diagonal of the exact precision; and so on."""
-    generator = torch.Generator().manual_seed(0)
-    root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
-    A, b = root @ root.T, torch.randn(6, generator=generator, dtype=torch.float64)
-    found = quadratics(A[None], b[None], step=1.0, prior=0.5)
-    exact = A + 0.5 * torch.eye(6)
-    for _ in range(2):
-        found.play()
-        torch.testing.assert_close(found.server["m"], torch.linalg.solve(exact, b), rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(found.server["S"], exact.diagonal(), rtol=1e-12, atol=0)
+    """Where rho = 1."""
+    hold_one_client(lambda A, b: quadratics(A, b, step=1.0, prior=0.5))
 
 
 @pytest.mark.parametrize(
@@ -147,17 +139,7 @@ def test_without_duals_the_server_takes_means() -> None:
     "options", [{"step": 0.25, "damping": 0.5}, {"step": 1.0, "alpha": 1.0, "damping": 0.25}], ids=["admm", "pvi"]
 )
 def test_the_fixed_point_is_the_mean_field_optimum(options: dict[str, float], half: bool) -> None:
-    """Of quadratics that are not diagonal: the exact mean, and the diagonal of the exact precision; also where half of the
-    clients take part, by turns."""
-    generator = torch.Generator().manual_seed(0)
-    roots = torch.randn(4, 6, 6, generator=generator, dtype=torch.float64) / 2
-    A, b = roots @ roots.mT + 0.5 * torch.eye(6), torch.randn(4, 6, generator=generator, dtype=torch.float64)
-    found = quadratics(A, b, **options)
-    for round in range(400 * (1 + half)):
-        found.play([[0, 1], [2, 3], [0, 3], [1, 2]][round % 4] if half else None)
-    exact = A.sum(0) + torch.eye(6)
-    torch.testing.assert_close(found.server["m"], torch.linalg.solve(exact, b.sum(0)), rtol=0, atol=1e-6)
-    torch.testing.assert_close(found.server["S"], exact.diagonal(), rtol=1e-6, atol=0)
+    found = hold_fixed_point(lambda A, b: quadratics(A, b, **options), half)
     torch.testing.assert_close(found.server["v"], sum(kept["v"] for kept in found.kept.values()), rtol=1e-9, atol=1e-9)
 
 

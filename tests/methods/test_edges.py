@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from helpers.playing import federation, play, tensors
 
 from bayesfed import methods
+from bayesfed.core.errors import InputError
 from bayesfed.engine.federation import Federation
 from bayesfed.methods.method import Method
 from bayesfed.methods.node import Node, State
+from bayesfed.methods.predictors import softmax_average
 
 Make = Callable[..., dict[str, Any]]
 NONE, ONE, ONE_CLASS, UNTESTED = range(4)  # the clients
@@ -74,3 +77,11 @@ def test_an_update_that_is_not_finite_is_named(
     found = play(of, 1).diverged
     assert found is not None
     assert (found.round, found.client) == (1, "2")
+
+
+@pytest.mark.parametrize(
+    ("samples", "told"), [(0, "0 is out of range; it must be at least 1"), (3.0, "expected a whole number, found 3.0")]
+)
+def test_an_average_is_over_one_sample_or_more(samples: Any, told: str) -> None:
+    with pytest.raises(InputError, match=f"softmax_average of 'global', samples: {told}"):
+        softmax_average("global", lambda theta, x: x, lambda: torch.zeros(1), samples, ("test",))

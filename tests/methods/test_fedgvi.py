@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.playing import federation, play
-from helpers.quadratics import SCALARS, Quadratics, make
+from helpers.quadratics import SCALARS, Quadratics, hold_fixed_point, hold_one_client, make
 
 from bayesfed.bayes.gaussian import renyi
 from bayesfed.methods.node import Batch, Learner, Node
@@ -47,16 +47,7 @@ def test_pvi_of_two_scalars(damping: float | None, sequence: list[tuple[float, f
 
 @pytest.mark.parametrize("half", [False, True])
 def test_the_fixed_point_is_the_mean_field_optimum(half: bool) -> None:
-    """The exact mean and the diagonal of the exact precision; also where half of the clients take part, by turns."""
-    generator = torch.Generator().manual_seed(0)
-    roots = torch.randn(4, 6, 6, generator=generator, dtype=torch.float64) / 2
-    A, b = roots @ roots.mT + 0.5 * torch.eye(6), torch.randn(4, 6, generator=generator, dtype=torch.float64)
-    found = quadratics(A, b)
-    for round in range(400 * (1 + half)):
-        found.play([[0, 1], [2, 3], [0, 3], [1, 2]][round % 4] if half else None)
-    exact = A.sum(0) + torch.eye(6)
-    torch.testing.assert_close(found.server["m"], torch.linalg.solve(exact, b.sum(0)), rtol=0, atol=1e-6)
-    torch.testing.assert_close(found.server["S"], exact.diagonal(), rtol=1e-6, atol=0)
+    found = hold_fixed_point(quadratics, half)
     sites = sum(kept["site.S"] for kept in found.kept.values())
     torch.testing.assert_close(found.server["S"], 1 + sites, rtol=1e-9, atol=0)
 
@@ -100,16 +91,7 @@ def test_one_client_undamped_goes_back_to_the_prior_as_cavity() -> None:
 
 
 def test_pvi_of_one_client_is_variational_inference_in_one_round() -> None:
-    """Of a quadratic that is not diagonal: the exact mean, the diagonal of the exact precision; and so on."""
-    generator = torch.Generator().manual_seed(0)
-    root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
-    A, b = root @ root.T, torch.randn(6, generator=generator, dtype=torch.float64)
-    found = quadratics(A[None], b[None], prior=2.0)
-    exact = A + 0.5 * torch.eye(6)
-    for _ in range(2):
-        found.play()
-        torch.testing.assert_close(found.server["m"], torch.linalg.solve(exact, b), rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(found.server["S"], exact.diagonal(), rtol=1e-12, atol=0)
+    hold_one_client(lambda A, b: quadratics(A, b, prior=2.0))
 
 
 @pytest.mark.parametrize("delta", [0.0, 0.4, 1.0])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.playing import federation, play
+from helpers.playing import batches, federation, play
 from torch import Tensor
 
 import bayesfed
@@ -24,15 +24,6 @@ from bayesfed.models.network import Network
 
 Make = Callable[..., dict[str, Any]]
 BATCHES = {"local_epochs": 0, "local_batches": 3, "batch_size": 16, "batch_order": "fixed"}
-
-
-def batches(of: Federation, client: int, round: int, many: int) -> list[tuple[Tensor, Tensor]]:
-    """The mini-batches of a client's round, as every executor has them."""
-    phase = Phase(of.method.step, batches=many)
-    mixer, found = Mixer(of, of.node(client, round), [phase]), []
-    for chunk in mixer.phase(of.shards[client], phase):
-        found += list(zip(chunk.x.split(mixer.size), chunk.y.split(mixer.size), strict=True))
-    return found
 
 
 def logits(of: Federation, theta: Tensor, x: Tensor) -> Tensor:

@@ -175,6 +175,22 @@ def test_a_ground_of_ones_own_has_all_methods_that_can_run_there() -> None:
     assert Request(methods=(), dataset="digits").own_ground[0] == "digits-alpha0.1-mlp200"
 
 
+def test_a_ground_of_ones_own_may_have_few_methods() -> None:
+    own = {"seeds": 1, "dataset": "digits", "alpha": 0.5, "clients": 4, "model": "mlp", "rounds": 3}
+    few = Request(methods=("fedprox:mu=0.5",), against=("fedprox",), **own)  # type: ignore[arg-type]
+    assert compared.plan(few).missing == [("digits-alpha0.5-mlp", ["FedAvg", "FedProx", "FedProx mu=0.5"], [0])]
+    alone = Request(methods=("fedprox:mu=0.5",), against=("fedavg",), **own)  # type: ignore[arg-type]
+    assert compared.plan(alone).missing == [("digits-alpha0.5-mlp", ["FedAvg", "FedProx mu=0.5"], [0])]
+    with pytest.raises(
+        InputError, match=r"--against fedporx: not a method of the comparison; did you mean 'fedprox'\?"
+    ):
+        compared.plan(Request(methods=("fedavg",), against=("fedporx",), **own))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="BNFed matches the neurons"):
+        compared.plan(Request(methods=("fedavg",), against=("bnfed",), **own))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="--against: it is of a ground of your own; give --dataset, too"):
+        compared.check(Request(methods=("fedavg",), grounds=("digits-harsh",), against=("fedprox",)))
+
+
 def test_a_dataset_may_be_named_like_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its ground is none."""
     monkeypatch.setattr(compared.catalogue, "described", lambda name: None)
@@ -246,7 +262,7 @@ def test_a_ground_of_ones_own_takes_any_partition() -> None:
         (["fedavg:x=!!timestamp a", "--ground", "digits-harsh"], "fedavg:x=!!timestamp a: '!!timestamp a' is no value"),
         (["fedavg:lrr=0.1/0.2", "--ground", "digits-harsh"], "method.lrr: unknown key; did you mean 'method.lr'?"),
         (["fedavg:lf=1", "--ground", "digits-harsh"], "method.lf: unknown key"),
-        (["fedavg", "--ground", "digits-harsh", "--seeds", "0"], "--seeds 0: it is too small; give 1 or more"),
+        (["fedavg", "--ground", "digits-harsh", "--seeds", "0"], "seeds: 0 is out of range; it must be at least 1"),
         (["fedavg", "--ground", "digits-harsh", "--dataset", "digits"], "--dataset: it is of a ground of your own"),
         (["fedavg", "--ground", "digits-harsh", "--alpha", "0.1"], "--alpha: it is of a ground of your own; give --dataset, too"),
         (["fedavg", "--ground", "digits-harsh", "--partition", "iid"], "--partition: it is of a ground of your own; give --dataset, too"),

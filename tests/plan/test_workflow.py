@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.clone import PROJECT
+from snakemake.resources import GroupResources, Resources
 
+from bayesfed.core import files
 from bayesfed.core.errors import InputError
 from bayesfed.plan import plan, workflow
 from bayesfed.plan.workflow import Workflow
@@ -203,6 +207,18 @@ def test_a_profile_that_is_not_there(given: list[str], tmp_path: Path, monkeypat
         workflow.check_profile(["snakemake", *given])
     for profile in ("none", "profiles/slurm"):
         workflow.check_profile(["snakemake", "--workflow-profile", profile])
+
+
+def test_fifty_partitions_ask_slurm_for_little() -> None:
+    """They are one job, whose resources Snakemake adds up."""
+    profile = files.read_yaml(PROJECT / "profiles/slurm/config.yaml")
+    texts = dict(one.split("=") for one in profile["default-resources"]) | profile["set-resources"]["partition"]
+    each = {name: eval(text, {"attempt": 1}) for name, text in texts.items()} | {"_cores": 1, "_nodes": 1}
+    jobs = [SimpleNamespace(resources=each, pipe_group=None)] * profile["group-components"]["partitions"]
+    bound = Resources.from_mapping({"_cores": profile["cores"]})
+    asked = GroupResources.basic_layered([jobs], bound, False)
+    assert len(jobs) == 50
+    assert (asked["_cores"], asked["mem_mb"], asked["runtime"]) == (10, 20_000, 25)
 
 
 def test_a_slurm_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

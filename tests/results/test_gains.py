@@ -22,7 +22,9 @@ def tables(path: Path, **found: dict[str, list[float]]) -> list[Table]:
 def cells(table: Table) -> dict[str, list[str]]:
     """Method -> its cells, without costs."""
     _, head, rows = table
-    return {method: [cell for title, cell in zip(head[1:], of, strict=True) if ", global" in title] for method, *of in rows}
+    return {
+        method: [cell for title, cell in zip(head[1:], of, strict=True) if ", global" in title] for method, *of in rows
+    }
 
 
 def test_on_one_ground_words_say_who_is_better(tmp_path: Path) -> None:
@@ -75,6 +77,8 @@ def test_of_many_methods_some_seem_better_by_chance(tmp_path: Path) -> None:
     assert side.told_apart("accuracy", [("A", "FedAvg")]) == {"A": {"one": 1}}
 
 
-@pytest.mark.parametrize(("words", "shown"), [(["better"], "+1"), (["open", "worse", "worse"], "−2"), (["", "open"], "")])
+@pytest.mark.parametrize(
+    ("words", "shown"), [(["better"], "+1"), (["open", "worse", "worse"], "−2"), (["", "open"], "")]
+)
 def test_counts(words: list[str], shown: str) -> None:
     assert gains.counted(words, alone=False) == shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -30,16 +31,21 @@ tables:
   table1: {title: Accuracy, experiment: first, metric: global_accuracy_best, rows: {alpha: [1]}, columns: [{method: Mine}]}
 """
 READER = "datasets/mine/readers/one/reader.py"
+ODD = "it's $(touch pwned) {x}\" é"
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Clone:
-    """A project with a config of own plugins, in a folder outside of it, whose data are behind a link."""
-    clone = Clone(tmp_path / "project")
+    """A project with a config of own plugins, in a folder outside of it, whose data are behind a link.
+
+    The names of both folders hold spaces, quotes and commands; the plugins' braces, too, with which DVC itself fails.
+    """
+    clone = Clone(tmp_path / ODD.replace("{x}", ""))
     for path, text in (("methods/mine.py", METHOD), ("papers/minepaper.yaml", PAPER), (READER, "")):
-        (tmp_path / "my plugins" / path).parent.mkdir(parents=True)
-        (tmp_path / "my plugins" / path).write_text(text)
-    config = "name: own\nplugins: ../my plugins\npapers: [minepaper]\nseeds: [0]\n"
+        (tmp_path / ODD / path).parent.mkdir(parents=True)
+        (tmp_path / ODD / path).write_text(text)
+    away = json.dumps(f"../{ODD}")
+    config = f"name: own\nplugins: {away}\ndata_mirror: {away}\npapers: [minepaper]\nseeds: [0]\n"
     (clone.folder / "config" / "own.yaml").write_text(config)
     (tmp_path / "scratch").mkdir()
     (clone.folder / "data").symlink_to(tmp_path / "scratch")
@@ -52,10 +58,12 @@ def test_own_plugins_are_dependencies(own: Clone) -> None:
     """A name in dvc.yaml is all: a change in the folder is seen, and undone it is none."""
     told = own.dvc("repro", "tables@own")
     assert "data/digits: DVC takes nothing from behind a link, and leaves it out" in told
+    assert (own.folder / "results/own/checkpoints.dvc").exists()
+    assert not list(own.folder.parent.rglob("pwned"))
     assert [path.name for path in (own.folder / "results/own/figures").iterdir()] == ["figures.csv"]
     stages = [f"{stage}@own" for stage in ("data", "train", "tables")]
     assert "Running stage" not in own.dvc("repro", "--dry", "tables@own")
-    method = own.folder.parent / "my plugins/methods/mine.py"
+    method = own.folder.parent / ODD / "methods/mine.py"
     method.write_text(f"{METHOD}# A comment.\n")
     assert own.dvc("status", *stages).count("results/own/plugins") == len(stages)
     method.write_text(METHOD)

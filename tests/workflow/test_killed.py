@@ -81,17 +81,22 @@ def test_snakemake(finished: Clone, tmp_path: Path, kills: int) -> None:
 
 
 def test_dvc(fresh: Clone, tmp_path_factory: pytest.TempPathFactory, kills: int) -> None:
-    """`dvc repro` of finished results trains nothing, nor does it in another's clone after `dvc pull`; killed while it
-    trains a lost run, it goes on."""
+    """`dvc repro` of finished results trains nothing and makes the same bytes, nor does it train in another's clone after
+    `dvc pull`; killed while it trains a lost run, it goes on."""
+    results = fresh.folder / "results" / "test"
+    shutil.rmtree(results / "plan")
     fresh.track()
     fresh.dvc("pull")  # nothing has been made, and nothing is asked for
-    before = fresh.summaries()
+    made = [path for kind in ("tables", "figures") for path in (results / kind).rglob("*.*")]
+    made += [results / "metrics.json", results / "curves.csv"]
+    before, contents = fresh.summaries(), [path.read_bytes() for path in made]
     fresh.dvc("repro", "tables@test")
     assert fresh.summaries() == before
+    assert [path.read_bytes() for path in made] == contents
+    assert "Nothing to be done" in fresh.snakemake("-n", "results")
     pulled_elsewhere(fresh, tmp_path_factory.mktemp("elsewhere") / "clone")
 
     lost = next(path.parent for path in before if path.parts[-3] == "fedavg")
-    results = fresh.folder / "results" / "test"
     run = lost.relative_to(results / "runs")
     log = results / "logs" / "train" / f"{run}.log"
     chance, expected = random.Random(1), metrics(fresh, "test")

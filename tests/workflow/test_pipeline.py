@@ -94,6 +94,10 @@ def test_report_has_the_numbers_of_the_tables(finished: Clone) -> None:
 
 
 def test_a_moved_folder_does_nothing(moved: Clone) -> None:
+    """Nor with a comment more in a method, or a home that cannot be written to."""
+    with (moved.folder / "src/bayesfed/methods/hbfl.py").open("a") as file:
+        file.write("\n# A comment.\n")
+    moved.environment["HOME"] = "/proc/none"
     assert NOTHING in moved.snakemake("-n")
 
 
@@ -126,27 +130,6 @@ def test_a_question_leaves_the_folder_alone(moved: Clone, question: str) -> None
     assert NOTHING in moved.snakemake("-n")
 
 
-def test_a_home_that_cannot_be_written_to(moved: Clone) -> None:
-    moved.environment["HOME"] = "/proc/none"
-    assert NOTHING in moved.snakemake("-n")
-
-
-def test_fresh_clone_makes_the_same_results_once(fresh: Clone) -> None:
-    """It trains and fetches nothing, and has neither plan nor records."""
-    results = fresh.folder / "results" / "test"
-    shutil.rmtree(results / "plan")
-    shutil.rmtree(fresh.folder / "data")
-    made = [path for kind in ("tables", "figures") for path in (results / kind).rglob("*.*")]
-    made += [results / "metrics.json", results / "curves.csv"]
-    before, runs = {path: path.read_bytes() for path in made}, fresh.summaries()
-    assert {rule for rule, _ in fresh.wanted()} == RESULT_RULES
-    fresh.snakemake("results")  # the reports of a clone are made in test_results_of_what_stands
-    assert {path: path.read_bytes() for path in made} == before
-    assert fresh.summaries() == runs
-    assert not (fresh.folder / "data").exists()
-    assert NOTHING in fresh.snakemake("-n", "results")
-
-
 def test_a_missing_record_trains_its_run_alone(fresh: Clone) -> None:
     """In a clone, whose times are in any order: the first of a job and the last one, whose name the job has."""
     job = [f"results/test/runs/{run}/summary.json" for run in fresh.plan()["jobs"][0]]
@@ -176,17 +159,25 @@ def test_hyperparameter_trains_its_method_alone(fresh: Clone, finished: Clone, w
     assert {rule for rule, _ in fresh.wanted()} >= RESULT_RULES
 
 
-def test_runs_share_the_cores(finished: Clone, fresh: Clone) -> None:
-    """One thread each where many are open; the last one has all, and the trainer is told so."""
+def test_a_run_alone_has_all_cores_and_its_partition_where_the_config_says(finished: Clone, fresh: Clone) -> None:
+    """The trainer is told of both; runs of which many are open have one thread each. Nothing is written beside the data."""
 
     def threads(folder: Path) -> int:
         return json.loads((folder / "provenance.json").read_text())["threads"]
 
     assert {threads(path.parent) for path in finished.summaries()} == {1}
-    fresh.configure("experiments:", "methods: {FedProx: {mu: 0.5}}\nexperiments:")
+    fresh.configure("experiments:", "methods: {FedProx: {mu: 0.5}}\npartitions: ./my shares/\nexperiments:")
+    shutil.rmtree(fresh.folder / "data/partitions")
     (summary,) = (output for rule, output in fresh.wanted() if rule == "train")
-    fresh.snakemake(summary)
+    run = next(run for run in fresh.plan()["runs"] if summary == f"results/test/runs/{run['folder']}/summary.json")
+    name = run["partition"].removeprefix("partitions/")
+    picture = fresh.folder / f"results/test/partitions/{name.removesuffix('.npz')}.svg"
+    picture.unlink()
+    fresh.snakemake(summary, str(picture.relative_to(fresh.folder)))
     assert threads((fresh.folder / summary).parent) == 2
+    assert picture.exists()
+    assert (fresh.folder / "my shares" / name).exists()
+    assert not (fresh.folder / "data/partitions").exists()
 
 
 def test_short_runs_are_trained_several_to_a_job(finished: Clone, fresh: Clone) -> None:
@@ -249,12 +240,6 @@ def test_a_run_that_fails_leaves_the_others_of_its_job_alone(fresh: Clone) -> No
     assert trained(fresh) == {summaries[0].relative_to(fresh.folder).as_posix()}
 
 
-def test_comment_in_a_method_triggers_nothing(moved: Clone) -> None:
-    with (moved.folder / "src" / "bayesfed" / "methods" / "hbfl.py").open("a") as file:
-        file.write("\n# A comment.\n")
-    assert NOTHING in moved.snakemake("-n")
-
-
 @pytest.mark.parametrize(
     ("path", "rules"),
     [
@@ -275,12 +260,14 @@ def test_results_of_what_stands(fresh: Clone) -> None:
     results = fresh.folder / "results" / "test"
     lost = next(path.parent for path in fresh.summaries() if path.parts[-3] == "hbfl")
     kept = fresh.folder / "kept"
-    lost.rename(kept)
     shutil.rmtree(fresh.folder / "data")
     shutil.rmtree(results / "checkpoints")
+    assert {rule for rule, _ in fresh.wanted()} == RESULT_RULES
+    lost.rename(kept)
     assert "train" in {rule for rule, _ in fresh.wanted()}
     assert {rule for rule, _ in fresh.wanted("--config", "runs=finished")} == RESULT_RULES
     fresh.snakemake("--config", "runs=finished")
+    assert not (fresh.folder / "data").exists()
     assert NOTHING in fresh.snakemake("-n", "--config", "runs=finished")
     stands = next(iter(fresh.summaries()))
     record = stands.read_text()

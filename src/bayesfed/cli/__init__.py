@@ -11,7 +11,7 @@ import os
 import select
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import bayesfed
 from bayesfed.cli import cleaning, comparing, data, plans, training
@@ -25,8 +25,23 @@ EXAMPLES = """
 """
 
 
+# What is no argument of a command, and what to write for it.
+INSTEAD = {
+    "bayesfed train --plugins": "`plugins` is a key of the run file",
+    "bayesfed compare --method": "methods go without an option: `bayesfed compare fedavg`",
+}
+
+
 class Parser(argparse.ArgumentParser):
     """Arguments whose mistakes take one line, as those of files do."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse what is unknown to a command in its own name: argparse would leave it to the whole command line."""
+        found, left = super().parse_known_args(args, namespace)
+        if left:
+            instead = INSTEAD.get(f"{self.prog} {left[0].partition('=')[0]}")
+            self.error(f"unrecognized arguments: {' '.join(left)}{f' ({instead})' if instead else ''}")
+        return found, left
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")

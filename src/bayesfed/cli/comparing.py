@@ -55,6 +55,14 @@ def add(commands: Commands) -> None:
         help="its network; default: that of the dataset's ground, where it has one",
     )
     sub.add_argument("--rounds", type=int, metavar="N", help="its number of rounds; default: 50")
+    sub.add_argument(
+        "--against",
+        nargs="+",
+        default=[],
+        type=name,
+        metavar="NAME",
+        help="methods to train there beside FedAvg and yours; default: all that can run there",
+    )
     sub.add_argument("--cores", default="all", metavar="N", help="number of cores; default: all")
     sub.add_argument("--gpus", type=int, metavar="N", help="number of runs on GPUs at once; default: by the cores")
     sub.add_argument("--profile", type=path, metavar="DIR", help="profile of Snakemake, as for Slurm; default: none")
@@ -74,6 +82,7 @@ def compare(args: argparse.Namespace) -> None:
         "clients",
         "model",
         "rounds",
+        "against",
         "cores",
         "gpus",
         "profile",
@@ -82,5 +91,7 @@ def compare(args: argparse.Namespace) -> None:
         found = compare(*args.methods, **{key: getattr(args, key) for key in keys})
     except TrainingFailed as error:
         sys.exit(f"bayesfed: {error}")
+    except KeyboardInterrupt:
+        sys.exit("bayesfed: interrupted; the same command goes on")
     print(found)
     print("\n" + "\n".join(map(str, found.files)))

@@ -109,7 +109,7 @@ def check_train(args: argparse.Namespace) -> None:
 def how(args: argparse.Namespace) -> dict[str, Any]:
     """Return where runs find what they need and how they are computed, as keywords of `training.Place`."""
     keys = ("data", "device", "precision", "gpu_slots", "executor", "weights", "partitions")
-    return {key: getattr(args, key) for key in keys}
+    return {key: getattr(args, key) for key in keys} | {"exits": True}
 
 
 def train_files(args: argparse.Namespace) -> None:

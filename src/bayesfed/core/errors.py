@@ -2,7 +2,7 @@
 
 import difflib
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 LONGEST = 4000  # characters of an error's line
@@ -114,3 +114,21 @@ def nearest(value: object, valid: Iterable[object]) -> str:
     if close:
         return f"did you mean '{small[close[0]]}'?"
     return f"valid: {', '.join(sorted(names))}" if names else "there are none"
+
+
+# Keys of other libraries and of a run file's blocks, and what they are in a run file.
+ELSEWHERE = {
+    "clients": "partition.clients",
+    "num_clients": "partition.clients",
+    "num_rounds": "rounds",
+    "fraction_fit": "participation",
+    "lr": "method.lr",
+    "learning_rate": "method.lr",
+    "optimizer": "method.optimizer",
+}
+
+
+def nearest_key(key: object, valid: Collection[str]) -> str:
+    """Return the words that end an error on a wrong key at the top of a run file: where it belongs, or as `nearest`."""
+    place = ELSEWHERE.get(str(key), "")
+    return f"give `{place}`" if place.partition(".")[0] in valid else nearest(key, valid)

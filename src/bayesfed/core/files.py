@@ -21,6 +21,13 @@ from bayesfed.core.errors import InputError
 YAML_PARTS = 1_000_000
 
 
+def path(value: object, key: str) -> Path:
+    """Return a path that was given for a key; raise InputError for what is none."""
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(f"{key}: expected a path, found {value!r}")
+    return Path(value)
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path` to write to; it becomes `path` when the block ends, and vanishes if it

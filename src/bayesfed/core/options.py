@@ -17,7 +17,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from bayesfed.core.errors import InputError, nearest
+from bayesfed.core.errors import InputError, nearest, nearest_key
 
 T = TypeVar("T")
 
@@ -262,7 +262,8 @@ def enough(value: Any, bounds: Bounds, words: str, key: str) -> None:
 
 def found(value: Any) -> str:
     """Show a value of the wrong kind as an error does."""
-    return f"{value}; put it in quotes" if isinstance(value, datetime.date) else repr(value)
+    shown = reprlib.repr(value) if isinstance(value, list) else repr(value)
+    return f"{value}; put it in quotes" if isinstance(value, datetime.date) else shown
 
 
 def kind_in_words(kind: Any) -> str:
@@ -338,5 +339,6 @@ def check_keys(value: object, valid: Iterable[str], where: str) -> Mapping[str, 
     mapping, valid = check_mapping(value, where), list(valid)
     for key in mapping:
         if key not in valid:
-            raise InputError(f"{f'{where}.' if where else ''}{key}: unknown key; {nearest(key, valid)}")
+            hint = nearest(key, valid) if where else nearest_key(key, valid)
+            raise InputError(f"{f'{where}.' if where else ''}{key}: unknown key; {hint}")
     return mapping

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bayesfed.core import files, plugins
+from bayesfed.core import files
 from bayesfed.core.errors import InputError
+from bayesfed.core.plugins import DATA, in_use, use
 from bayesfed.data import arrays, formats, own, prepare, reader, store
 from bayesfed.data.catalogue import described
 from bayesfed.data.reader import DESCRIPTION
@@ -28,7 +29,9 @@ SHOWN = 10  # names in a message
 MIRROR = "--mirror, BAYESFED_MIRROR or a config's data_mirror"
 
 
-def fetch(name: str, data: Path | str = plugins.DATA, mirror: Path | str | None = None) -> Path:
+def fetch(
+    name: str, data: Path | str = DATA, mirror: Path | str | None = None, plugins: Path | str | None = None
+) -> Path:
     """Make the folder of a dataset in `data` and return it; if it is there and sound it is left alone, if damaged replaced.
 
     `mirror` (else the environment's BAYESFED_MIRROR) is a local folder with the publishers' files. Where one
@@ -36,11 +39,12 @@ def fetch(name: str, data: Path | str = plugins.DATA, mirror: Path | str | None 
     comes from the publisher's URL or, if that fails, the next one. What we have no fingerprints of must have the
     publisher's checksums, and its fingerprints are shown and recorded. Of a dataset of the user's own, fingerprints,
     mean and standard deviation are pinned in `dataset.json`, and what its reader read, which runs again where that has
-    changed. Raises InputError for an unknown name, a file missing in
-    the mirror, damaged data, a download that no URL gives, or data of the user's that changed since they were pinned.
+    changed; `plugins` is the folder that it is in, by default the one in use. Raises InputError for an unknown name, a file
+    missing in the mirror, damaged data, a download that no URL gives, or data of the user's that changed since they were
+    pinned.
     """
-    data_dir = Path(data)
-    plugins.use(plugins.in_use.folder, data_dir)  # where some datasets are described
+    data_dir = files.path(data, "data")
+    use(in_use.folder if plugins is None else plugins, data_dir)  # where some datasets are described
     wanted = described(name)
     folder = data_dir / name
     mirror = Path(given) if (given := mirror or os.environ.get("BAYESFED_MIRROR")) else None

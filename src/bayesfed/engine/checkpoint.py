@@ -29,7 +29,8 @@ from bayesfed.engine import client_states
 from bayesfed.engine.active_learning import Labelled
 from bayesfed.engine.client_states import ClientStates
 from bayesfed.engine.cost import Seconds
-from bayesfed.engine.rounds import Divergence, Progress
+from bayesfed.engine.divergence import Divergence
+from bayesfed.engine.rounds import Progress
 from bayesfed.methods.node import State
 from bayesfed.runs.run_file import difference
 from bayesfed.runs.run_folder import CLIENTS, Row

@@ -26,12 +26,14 @@ REMEDY = "restore it, or delete the checkpoint to train from the start"
 class ClientStates(Mapping[int, State]):
     """The states of clients by their number; one that has not taken part yet has none.
 
-    memory: those in memory. stored: the files of the others in `folder`, by client.
+    memory: those in memory. stored: the files of the others in `folder`, by client. replaced: the files of those that are
+    new since the round before, which a signal may still make the checkpoint.
     """
 
     memory: Mapping[int, State] = field(default_factory=dict)
     stored: Mapping[int, str] = field(default_factory=dict)
     folder: Path = Path()
+    replaced: frozenset[str] = frozenset()
 
     def __getitem__(self, client: int) -> State:
         """Return a client's state, on the host; raises KeyError, and InputError for a file that is damaged or missing."""
@@ -52,13 +54,23 @@ class ClientStates(Mapping[int, State]):
             self,
             memory={**self.memory, **new},
             stored={client: name for client, name in self.stored.items() if client not in new},
+            replaced=frozenset(name for client, name in self.stored.items() if client in new),
         )
 
     def bounded(self, folder: Path) -> ClientStates:
-        """Return the same, with no more than `IN_MEMORY` bytes in memory, the rest in this folder."""
+        """Return the same, with no more than `IN_MEMORY` bytes in memory, the rest in this folder of a checkpoint.
+
+        Before it is written to, the files go that neither these states, nor those of the round before, nor its checkpoints
+        name.
+        """
+        from bayesfed.engine import checkpoint  # only here: it imports this module
+
         every = (tensor for state in self.memory.values() for tensor in state.values())
         if sum(tensor.nbytes for tensor in every) <= IN_MEMORY:
             return self
+        own = (folder.with_suffix(".safetensors"), folder.with_suffix(""))  # whose `of_clients` may be this folder
+        stored = (checkpoint.stored_by(one) for path in own for one in (path, checkpoint.before(path)))
+        prune(folder, {*self.stored.values(), *self.replaced}.union(*stored))
         written = {client: write(folder, state) for client, state in self.memory.items()}
         return ClientStates({}, {**self.within(folder).stored, **written}, folder)
 

@@ -26,20 +26,28 @@ class MultiplyAdds:
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
-        self.by_image: dict[Hashable, float] = {}  # by networks, place among the phases, and step
+        self.by_image: dict[Hashable, float] = {}  # by networks, shapes of the state, place among the phases, and step
         for network in {network for own in federation.networks for network in own.values()}:
             _ = network.training_operations  # a module counts them by a pass, which must not come into a recorded step
 
-    def watched(self, client: int, phases: Sequence[Phase]) -> list[CountedPhase]:
+    def watched(self, node: Node, phases: Sequence[Phase]) -> list[CountedPhase]:
         """Return the phases of a client, which count."""
-        networks = tuple(self.federation.networks[client].items())
+        networks = tuple(self.federation.networks[node.client].items())
+        layout = tuple(sorted((name, tensor.shape) for name, tensor in node.state.items()))
         return [
-            CountedPhase(**vars(one), counts=self, key=(networks, place, code_of(one.step)))
+            CountedPhase(**vars(one), counts=self, key=(networks, layout, place, code_of(one.step)))
             for place, one in enumerate(phases)
         ]
 
+    @contextmanager
+    def counting(self, found: dict[int, int], client: int) -> Iterator[None]:
+        """Note the multiply-adds of what is done inside, outside of steps, as those of a client."""
+        before = self.federation.passes.multiply_adds
+        yield
+        found[client] = self.federation.passes.multiply_adds - before
+
     def of_round(self, number: int, phases: Mapping[int, Sequence[CountedPhase]]) -> int:
-        """Return the multiply-adds of all clients in round `number`, from the phases of each."""
+        """Return the multiply-adds of all clients' steps in round `number`, from the phases of each."""
         found = 0.0
         for k, own in phases.items():
             passed = (number - 1) * sum(one.batches for one in own)
@@ -92,11 +100,19 @@ class CountedPhase(Phase):
 
 
 def code_of(step: Any) -> Hashable:
-    """Return what is the same of a step in every round, also where a method makes it again in each."""
+    """Return what is the same of a step in every round, also where a method makes it again in each: its code, and the
+    numbers and texts that it was made with.
+    """
     if isinstance(step, functools.partial):
-        return code_of(step.func)
-    code: Hashable = getattr(step, "__code__", None)
-    return code or type(step).__qualname__
+        given = (*step.args, *itertools.chain(*sorted(step.keywords.items())))
+        return code_of(step.func), *filter(is_plain, given)
+    closed = [cell.cell_contents for cell in getattr(step, "__closure__", None) or ()]
+    return getattr(step, "__code__", type(step).__qualname__), *filter(is_plain, closed)
+
+
+def is_plain(value: object) -> bool:
+    """Return whether a value is a number or a text."""
+    return isinstance(value, bool | int | float | str)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ class Compute:
 
 def one_of(option: str, wanted: str, choices: Sequence[str]) -> None:
     """Raise InputError if an option is none of its choices."""
+    if not isinstance(wanted, str):
+        raise InputError(f"--{option}: expected text, one of {', '.join(choices)}, found {wanted!r}")
     if wanted not in choices:
         raise InputError(f"--{option} {wanted}: not a choice; {nearest(wanted, choices)}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,25 +56,17 @@ def train(run: Run | Mapping[str, Any] | AnyPath, out: AnyPath, *, checkpoint: A
     run goes on from its checkpoint, and a finished one is loaded. `data`: the folder with datasets; default: the run's, or
     `data`. A bundled dataset (digits and its kin) is fetched where it is missing; the error for another one names the
     command. `on_round`: a function that is called with a `RoundDone` after every round, and stops the run where it returns
-    "stop". Raises InputError for wrong input or another run's folder, `bayesfed.engine.signals.Stopped` on SIGTERM, SIGINT
-    or SIGHUP, `bayesfed.core.errors.RunStopped` where `on_round` stopped it.
+    "stop". Raises InputError for wrong input or another run's folder, on SIGTERM, SIGINT (Ctrl-C) or SIGHUP the
+    KeyboardInterrupt `bayesfed.engine.signals.Stopped`, `bayesfed.core.errors.RunStopped` where `on_round` stopped it.
     """
     if on_round is not None and not callable(on_round):
         raise InputError(f"on_round: {on_round!r} is no function; give one of a RoundDone")
     folder = run_folder(out, "out")
     where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE
     data = Path(data if data is not None else run.data if isinstance(run, Run) else plugins.DATA)
-    place = Place(
-        folder,
-        where,
-        data,
-        device,
-        precision,
-        executor=executor,
-        weights=Path(weights),
-        partitions=None if partitions is None else Path(partitions),
-        on_round=on_round,
-    )
+    shares = None if partitions is None else Path(partitions)
+    place = Place(folder, where, data, device, precision, executor=executor, weights=Path(weights),
+                  partitions=shares, on_round=on_round)  # fmt: skip
     with Process() as process:
         train_run(resolved(run, data), place, process)
     return load_run(folder, checkpoint=where, data=data, weights=weights, partitions=partitions)
@@ -108,7 +100,7 @@ def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPat
     return LoadedRun(folder, summary, Path(data), given, Path(weights), moved, trust, shares)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainedModel:
     """A trained network, as an ordinary module in fp32 on the host, in evaluation mode, and what its images need."""
 
@@ -161,20 +153,21 @@ class LoadedRun:
     """
 
     folder: Path
-    summary: Mapping[str, Any]
+    summary: Mapping[str, Any] = field(hash=False)
     data: Path
     given: Path | None
     weights: Path
     plugins: str | None
     trust: bool = False
     partitions: Path | None = None
-    _sources: dict[int, Source] = field(
-        default_factory=dict, init=False, compare=False
-    )  # by task, as they are asked for
+    _sources: dict[int, Source] = field(default_factory=dict, init=False, compare=False)  # by task
     _training: dict[str, NDArray[Any]] = field(default_factory=dict, init=False, compare=False)
 
     def __repr__(self) -> str:
         return f"LoadedRun({str(self.folder)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy reads again from the folder what it is asked for
+        return LoadedRun, tuple(getattr(self, one.name) for one in fields(self) if one.init)
 
     @cached_property
     def run(self) -> spec.Run:
@@ -266,9 +259,7 @@ class LoadedRun:
         """Return images and labels of a split as the run has it, which takes it from both where its partition deals
         from both.
         """
-        found = {}
-        for one in SPLITS:
-            found[one] = store.native(source, one, self.data)[:2]
+        found = {one: store.native(source, one, self.data)[:2] for one in SPLITS}
         how = self.run.partition
         if not self.run.multi_task and how.pooled:
             shares = partition.load(source.name, how, self.run.budget.seed, self.data, self.partitions)
@@ -280,8 +271,15 @@ class LoadedRun:
 
     @cached_property
     def _progress(self) -> Progress:
-        """The content of the checkpoint."""
-        return checkpoints.load(self.checkpoint, self.summary["key"], HOST.device)[0]
+        """The content of the checkpoint; raises InputError for one from before the end of the run."""
+        found = checkpoints.load(self.checkpoint, self.summary["key"], HOST.device)[0]
+        last = self.summary["diverged"]["round"] if self.summary["diverged"] else self.summary["rounds"]
+        if found.round != last:
+            raise InputError(
+                f"{self.checkpoint}: this checkpoint is of round {found.round}, and the run in {self.folder} ended with round "
+                f"{last}; name its own by `checkpoint`, `dvc pull` it, or train the run again into another folder"
+            )
+        return found
 
     @cached_property
     def _nodes(self) -> Federation:
@@ -320,7 +318,8 @@ class LoadedRun:
         if task not in self._sources:
             source = self.run.sources[task]
             whole = source if source.mean else store.load(source.name, self.data, self.run.images).source
-            self._sources[task] = whole
+            # Dictionaries can be pickled, and the mappings of our own datasets cannot.
+            self._sources[task] = replace(whole, parts=dict(whole.parts), fingerprints=dict(whole.fingerprints))
         return self._sources[task]
 
     def training(self, source: Source) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from bayesfed.core.errors import InputError
+from bayesfed.core.errors import InputError, nearest
 from bayesfed.methods.method import Method, Update
 from bayesfed.methods.node import GLOBAL, Phase, State
 from bayesfed.methods.predictors import Predictor
@@ -48,6 +48,15 @@ def state(method: Method, part: str, given: object) -> State:
         kind = type(given[others[0]]).__name__
         raise InputError(f"method '{method.name}': {part} gave '{others[0]}' as a {kind}; expected a tensor")
     raise refused(method, part, given, "a dict of names to tensors, {} where there are none")
+
+
+def check_message(method: Method, message: State, versions: Mapping[str, int]) -> None:
+    """Raise InputError where `start` has changed a tensor of its message, which may be the server's own."""
+    if changed := [name for name, tensor in message.items() if tensor._version != versions[name]]:
+        raise InputError(
+            f"method '{method.name}': start changes '{changed[0]}' of its message in place, which other clients have, too; clone "
+            "it first"
+        )
 
 
 def phases(method: Method, given: object) -> Sequence[Phase]:
@@ -99,23 +108,36 @@ def unlike(updates: Sequence[Update], shapes: Mapping[str, Sequence[int]]) -> st
 
 
 def server_predictors(method: Method, given: object) -> Sequence[Predictor]:
-    """Check what the server predicts with; raise InputError if nothing of it represents the method."""
+    """Check what the server predicts with; raise InputError if nothing of it is `global`, or what `predictive` names."""
     found = predictors(method, "server_predictors", given)
-    if found and GLOBAL not in [predictor.name for predictor in found]:
-        names = ", ".join(f"'{predictor.name}'" for predictor in found)
+    known = [predictor.name for predictor in found]
+    if found and GLOBAL not in known:
+        names = ", ".join(f"'{name}'" for name in known)
         raise InputError(
             f"method '{method.name}': server_predictors gave {names}; name the one that stands for the method '{GLOBAL}'"
+        )
+    if found and method.predictive and method.predictive not in known:
+        raise InputError(
+            f"method '{method.name}': its `predictive` is '{method.predictive}'; {nearest(method.predictive, known)}"
         )
     return found
 
 
 def client_predictors(method: Method, given: object) -> Sequence[Predictor]:
-    """Check what a client predicts with; raise InputError for one that has the name of the server's."""
+    """Check what a client predicts with; raise InputError for one that has the name of the server's, and for an average over
+    weight samples that is not tested where clients are compared.
+    """
     found = predictors(method, "client_predictors", given)
     if GLOBAL in [predictor.name for predictor in found]:
         raise InputError(
             f"method '{method.name}': a client's predictor is named '{GLOBAL}', as the server's is; name it otherwise"
         )
+    for predictor in found:
+        if predictor.sampled and "shard" not in predictor.sets:
+            raise InputError(
+                f"method '{method.name}': a client's predictor '{predictor.name}' has the sets {predictor.sets!r}; clients are "
+                "compared on their own test images: give ('shard',)"
+            )
     return found
 
 

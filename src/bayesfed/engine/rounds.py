@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from bayesfed.engine import active_learning, method_checks
 from bayesfed.engine.active_learning import Labelled
 from bayesfed.engine.client_states import ClientStates
 from bayesfed.engine.cost import CountedPhase, MultiplyAdds, Seconds, Stopwatch
+from bayesfed.engine.divergence import Divergence, divergence, finiteness
 from bayesfed.engine.evaluation import Evaluation, Reading, rows
 from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
 from bayesfed.engine.federation import SERVER, Federation
@@ -30,21 +31,6 @@ from bayesfed.runs.spec import Budget
 from bayesfed.runs.summary import COMMUNICATION, COMPUTATION, validation_curve
 
 LABELLED = "labelled_images"  # the metric of active learning: how many all clients together trained on
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """The place of the first value of a run that is not finite, held or predicted; `client` is a number from 0 or
-    "server".
-    """
-
-    round: int
-    client: str
-    tensor: str
-
-    def __str__(self) -> str:
-        who = self.client if self.client == "server" else f"client {self.client}"
-        return f"diverged in round {self.round}: {who}'s {self.tensor} is not finite"
 
 
 @dataclass
@@ -133,6 +119,8 @@ class Round:
         self.keeps: dict[int, list[str]] = {}
         self.bytes: dict[str, dict[int, int]] = {"down": {}, "up": {}}  # by client
         self.counts = counts
+        self.started: dict[int, int] = {}  # multiply-adds in `start`, by client
+        self.finished: dict[int, int] = {}  # in `finish`, and with SERVER in `aggregate`
         self.phases: dict[int, Sequence[CountedPhase]] = {}  # of clients
         self.times = Stopwatch(federation.compute.device)
         self.watch = watch
@@ -173,12 +161,17 @@ class Round:
         c.arrived = copy({name: self.server[name] for name in self.travelling}, c.n.device)
         message = method_checks.state(method, "message", method.message(self.server, client))
         self.bytes["down"][client] = self.size(message)
-        c.state |= method_checks.state(method, "start", method.start(c, message))
+        versions = {name: tensor._version for name, tensor in message.items()}
+        with self.counts.counting(self.started, client):
+            given = method_checks.state(method, "start", method.start(c, message))
+        method_checks.check_message(method, message, versions)
+        servers = {*map(memory, message.values()), *map(memory, self.server.state.values())}
+        c.state |= {name: tensor.clone() if memory(tensor) in servers else tensor for name, tensor in given.items()}
         c.state |= copy(c.arrived, c.n.device)
         c.state |= federation.rate(self.number)
         test, decay = self.evaluation.epoch_test(client), federation.run.schedule.epoch_end()
         hooks = [test and self.times.timed(test), decay]
-        self.phases[client] = self.counts.watched(client, method_checks.phases(method, method.phases(c)))
+        self.phases[client] = self.counts.watched(c, method_checks.phases(method, method.phases(c)))
         return Job(c, self.phases[client], [hook for hook in hooks if hook])
 
     def end(self, job: Job) -> Visit:
@@ -209,14 +202,24 @@ class Round:
     def finish(self, c: Node) -> State:
         """Return what a client sends."""
         method = self.federation.method
-        return method_checks.state(method, "finish", method.finish(c))
+        with self.counts.counting(self.finished, c.client):
+            return method_checks.state(method, "finish", method.finish(c))
+
+    def aggregated(self, server: Node, updates: Sequence[Update]) -> Mapping[str, Tensor]:
+        """Return what the method logs when the server has learnt from the clients."""
+        with self.counts.counting(self.finished, SERVER):
+            return self.federation.method.aggregate(server, updates)
 
     def aggregate(self, updates: Sequence[Update]) -> list[Reading]:
         """Let the server learn from the clients; return what the method logs."""
         method, server = self.federation.method, self.server
         shapes = {name: tensor.shape for name, tensor in server.state.items()}
         try:
-            given = self.trial.aggregate(server, updates) if self.trial else method.aggregate(server, updates)
+            given = (
+                self.trial.aggregate(server, updates, self.aggregated)
+                if self.trial
+                else self.aggregated(server, updates)
+            )
         except (RuntimeError, ValueError) as error:  # torch's and numpy's, where shapes do not fit
             if out_of_memory(error) or not (odd := method_checks.unlike(updates, shapes)):
                 raise
@@ -276,8 +279,10 @@ class Trainer:
         job = Job(server, method_checks.list_of_phases(method, "server_phases", method.server_phases(server)))
         before = federation.passes.multiply_adds
         run_plainly(federation, now.trial.watched(job) if now.trial else job)
-        multiply_adds = {"clients": self.multiply_adds.of_round(server.round, now.phases)}
-        multiply_adds["server"] = federation.passes.multiply_adds - before
+        of_server = federation.passes.multiply_adds - before + now.finished.pop(SERVER)
+        outside = sum(now.started.values()) + sum(now.finished.values())
+        of_clients = self.multiply_adds.of_round(server.round, now.phases) + outside
+        multiply_adds = {"clients": of_clients, "server": of_server}
         now.times.mark()
         readings += evaluation.of_server(server)
         self.samples = self.multiply_adds.samples(server.round, now.phases)
@@ -318,19 +323,9 @@ def out_of_patience(history: Sequence[Row], number: int, patience: int) -> bool:
     return bool(curve) and number - max(curve, key=lambda r: (curve[r], -r)) >= patience
 
 
-def finiteness(state: State) -> State:
-    """For each tensor of numbers that can be other than finite, whether all of them are: a tensor () on its device."""
-    # Sorted, since a checkpoint gives tensors back in another order: the first that is not is named. What is not finite
-    # minus itself is NaN: two quick passes, where `isfinite` takes ten times as long.
-    numbers = {name: tensor for name, tensor in sorted(state.items()) if tensor.is_floating_point()}
-    return {name: (tensor - tensor).sum() == 0 for name, tensor in numbers.items()}
-
-
-def divergence(round_number: int, finite: dict[tuple[str, str], Tensor]) -> Divergence | None:
-    """Return the first tensor (owner, name) that is not finite, if there is one."""
-    flags = torch.stack(list(finite.values())).tolist() if finite else []
-    broken = [where for where, flag in zip(finite, flags, strict=True) if not flag]
-    return Divergence(round_number, *broken[0]) if broken else None
+def memory(tensor: Tensor) -> int:
+    """Return where a tensor's memory begins, that of its whole storage."""
+    return tensor.untyped_storage().data_ptr()
 
 
 def copy(state: State, device: torch.device) -> State:

@@ -18,7 +18,6 @@ from bayesfed.core.errors import in_a_line, words
 from bayesfed.data import prepare, store
 from bayesfed.engine import gpu_lease
 from bayesfed.engine.provenance import code_hash
-from bayesfed.engine.signals import Stopped
 from bayesfed.engine.training import KEY, Place, refuse_other_key, train
 from bayesfed.runs import run_file as runfile
 from bayesfed.runs.spec import Run
@@ -26,7 +25,7 @@ from bayesfed.runs.spec import Run
 
 class Process:
     """A process that trains runs one after another, which share a GPU, leased once, the last run's datasets, and the
-    warnings about helpers.
+    helpers that were imported.
     """
 
     def __init__(self, waits: bool = True) -> None:
@@ -39,7 +38,7 @@ class Process:
         self.leased = False
         self.seen: Any = None
         self.datasets: list[store.Dataset] = []
-        self.told: set[str] = set()
+        self.imported: dict[str, str] = {}  # helpers and their sha256
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -51,11 +50,15 @@ class Process:
             self.held.enter_context(gpu_lease.lease(place.device, slots=place.gpu_slots))
             self.leased = True
 
-    def warn(self, run: Run) -> None:
-        """Print the helpers of a run's own plugins, each once."""
-        if new := helper_modules.found(run.plugin_files).keys() - self.told:
-            print(helper_modules.told(sorted(new)), file=sys.stderr)
-            self.told |= new
+    def helpers(self, run: Run) -> dict[str, str]:
+        """Return the helpers of a run's own plugins, and print each once; their sha256 as they were when first seen, since a
+        process imports a module once.
+        """
+        found = helper_modules.found(run.plugin_files)
+        if new := sorted(name for name in found if helper_modules.shown(name) not in self.imported):
+            print(helper_modules.told(new), file=sys.stderr)
+        self.imported = {helper_modules.shown(name): digest for name, digest in found.items()} | self.imported
+        return {name: self.imported[helper_modules.shown(name)] for name in found}
 
     def load(self, run: Run, data: Path) -> list[store.Dataset]:
         """Load the run's datasets, or take those of the last run if it saw the same."""
@@ -86,8 +89,6 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
                 continue
             try:
                 train_file(path, data, place_of, process)
-            except Stopped:
-                raise
             except (Exception, SystemExit) as error:
                 failed[path] = tell(path, error)
             finally:

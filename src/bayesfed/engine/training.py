@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
+import functools
 import json
 import math
 import re
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from bayesfed.engine.federation import Federation
 from bayesfed.engine.progress import Reporter
 from bayesfed.engine.provenance import facts, machine
 from bayesfed.engine.rounds import Progress, Trainer, begin
-from bayesfed.engine.signals import Stop, Stopped
+from bayesfed.engine.signals import Stop, StopOrLeave, Stopped
 from bayesfed.methods.node import GLOBAL
 from bayesfed.models import pretrained
 from bayesfed.models.pretrained import SCRATCH
@@ -62,6 +63,7 @@ class Place:
     partitions: Path | None = None  # where they are, unless in the data folder
     on_round: OnRound | None = None  # called after every round, beside the run file's own
     until: float = math.inf  # of time.monotonic(): from then on it stops after a round, with its checkpoint
+    exits: bool = False  # the process is the command line's: a signal may end it in the middle of a long step
 
 
 def train(run: Run, place: Place, process: Process) -> None:
@@ -72,15 +74,14 @@ def train(run: Run, place: Place, process: Process) -> None:
     time is over, files.Held where another process holds the run and this one does not wait.
     """
     refuse_places(place)
-    process.warn(run)
+    process.helpers(run)
     if skip_finished(run, place):
         return
+    process.lease(place)  # before the lock: who holds a GPU may wait for the lock, and no holder of the lock for a GPU
     with files.locked(place.out / ".lock", f"{place.out}: another process holds this run", process.waits):
         if not skip_finished(run, place):  # by whoever held it
             refuse_other_files(run, place)
-            process.lease(place)
             train_locked(run, place, process)
-            process.warn(run)  # of those that were imported as late
 
 
 def skip_finished(run: Run, place: Place) -> bool:
@@ -163,6 +164,9 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
     header = checkpoint.Header(run.key, precision, executor, run=written(run), rounds_asked=False)
     progress, header = stored(run, place, on, header)
     shorter = longer.find(run, place.out, place.checkpoint, header, on) if progress is None else None
+    if shorter and helper_modules.changed(run_folder.provenance(shorter.folder).get("helpers", {})):
+        shorter = None
+    tell = functools.partial(callbacks.call, callbacks.of(run.on_round, place.on_round), written(run), place.out)
     federation = None
     if progress is None or not progress.over(run.budget):
         compute = device.configure(on, header.precision, place.gpu_slots)
@@ -173,13 +177,18 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
             checkpoint.save(place.checkpoint, progress, header)
     else:
         build_partition(run, place)  # the results name it
+        tell(progress.history, progress.round, True, header.seconds / progress.round)  # one may have failed at it
+    by, helpers = machine(on, header.executor), process.helpers(run)
+    by |= {"helpers": helpers} if helpers else {}
+    # Sources may be edited while it trains: these are the ones that it has read.
+    sources = facts(run, place.data, {}, header.precision, place.partitions) | {"plugins": run.own_plugins}
     with Reporter(run, place.out / "run.log", progress.round if progress else 0) as report:
         if federation is not None:
-            progress = rounds(
-                federation, progress or begin(federation), place, header, machine(on, header.executor), report
-            )
+            progress = rounds(federation, progress or begin(federation), place, header, by, report, tell)
         assert progress is not None
-        write_results(run, place, on, progress, header)
+        by = header.sessions[-1]["by"] if header.sessions else by
+        helpers = process.helpers(run) | by.get("helpers", {})  # also of those that were imported as late
+        write_results(run, place, progress, header, {**by, **sources, "helpers": helpers})
         checkpoint.delete_older(place.checkpoint, run.key)
         report.write(f"checkpoint: {place.checkpoint}")
 
@@ -187,25 +196,31 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
 def stored(run: Run, place: Place, on: str, header: checkpoint.Header) -> tuple[Progress | None, checkpoint.Header]:
     """Return the progress of a run and its header from its checkpoint; None and `header` without one.
 
-    Raises InputError where the run is asked for another way of computing than it was begun with.
+    Raises InputError where the run is asked for another way of computing than it was begun with, and where a helper of its
+    plugins has changed since.
     """
     paths = checkpoint.found(place.checkpoint)
     if not paths:
         return None, header
-    executor = header.executor
+    asked = header
     progress, header = checkpoint.load(place.checkpoint, run.key, torch.device(on), written(run))
+    if not progress.round:  # it was stopped in its first, maybe on another device
+        return None, asked
+    delete = f"delete {' and '.join(map(str, paths))}"
+    if header.sessions and (changed := helper_modules.changed(header.sessions[-1]["by"].get("helpers", {}))):
+        raise InputError(
+            f"{place.checkpoint}: {changed[0]} has changed since its rounds were trained; put the old one back, or {delete} to "
+            "train from the start"
+        )
     if header.sessions and header.sessions[-1]["by"]["device"] != on:
         device.choose_precision(header.precision, on)  # a CPU lacks one that a GPU has
-        header.executor = executor
-    for option, asked, begun in (
+        header.executor = asked.executor
+    for option, wanted, begun in (
         ("precision", place.precision, header.precision),
         ("executor", place.executor, header.executor),
     ):
-        if asked not in ("auto", begun):
-            raise InputError(
-                f"--{option} {asked}: this run was begun with {begun}; go on with that, or delete "
-                f"{' and '.join(map(str, paths))}"
-            )
+        if wanted not in ("auto", begun):
+            raise InputError(f"--{option} {wanted}: this run was begun with {begun}; go on with that, or {delete}")
     return progress, header
 
 
@@ -228,9 +243,8 @@ def build_partition(run: Run, place: Place) -> Partition | None:
 
 
 def rounds(federation: Federation, progress: Progress, place: Place, header: checkpoint.Header,
-           by: dict[str, Any], report: Reporter) -> Progress:  # fmt: skip
-    """Play the rounds that are left, with a checkpoint now and then, at the end, and when a signal comes."""
-    total = federation.run.budget.rounds
+           by: dict[str, Any], report: Reporter, tell: Callable[..., None]) -> Progress:  # fmt: skip
+    """Play the rounds that are left, with a checkpoint now and then, at the end, and when a signal comes; `tell` of each."""
     kept, saving = progress.round, threading.Lock()
 
     def save() -> None:
@@ -241,9 +255,9 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
 
     def leave(why: str = "by a signal") -> str:
         save()
-        return f"stopped {why} after round {progress.round} of {total}; run it again to go on"
+        return f"stopped {why} after round {progress.round} of {federation.run.budget.rounds}; run it again to go on"
 
-    stop = Stop(leave)
+    stop = StopOrLeave(leave) if place.exits else Stop()
     federation.check = stop.check
     trainer = Trainer(federation, header.executor, report.client_done, report.write)
     saved, wait = time.monotonic(), float(CHECKPOINT_SECONDS)
@@ -258,7 +272,7 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
                 header.rounds_asked |= federation.rounds_asked
                 report.round_done(progress)
                 over = progress.over(federation.run.budget)
-                tell(federation.run, place, progress, over, seconds)
+                tell(progress.history, progress.round, over, seconds)
                 if not over and time.monotonic() >= place.until:
                     raise Stopped(leave("as its time is over"))
                 if over or time.monotonic() - saved > wait:
@@ -267,7 +281,7 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
                     saved = time.monotonic()
                     wait = max(CHECKPOINT_SECONDS, (saved - started) / CHECKPOINT_SHARE)
             stop.check()  # for what came since the last mini-batch, lest a batch goes on to its next run
-        except Exception as error:
+        except (Exception, Stopped) as error:
             # An OSError is that of a terminal that is gone, for whoever writes to it.
             if stop.raised and isinstance(error, Stopped | OSError):
                 raise Stopped(leave()) from None
@@ -278,45 +292,32 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
     return progress
 
 
-def tell(run: Run, place: Place, progress: Progress, last: bool, seconds: float) -> None:
-    """Call the functions that are to know of every round; raise RunStopped where one fails, or stops a run that goes on."""
-    if functions := callbacks.of(run.on_round, place.on_round):
-        rows = [*itertools.takewhile(lambda row: row.round == progress.round, reversed(progress.history))][::-1]
-        at, found = (progress.round, run.budget.rounds), (callbacks.metrics(rows), callbacks.sent(rows))
-        try:
-            callbacks.call(functions, callbacks.RoundDone(written(run), place.out, *at, last, *found, seconds))
-        finally:
-            plugins.use(run.plugins, place.data)  # a function may have looked at other runs
-
-
-def write_results(run: Run, place: Place, on: str, progress: Progress, header: checkpoint.Header) -> None:
-    """Write the files of a finished run, the summary last."""
+def write_results(run: Run, place: Place, progress: Progress, header: checkpoint.Header, made: dict[str, Any]) -> None:
+    """Write the files of a finished run, the summary last. `made`: by what machine, and from which sources."""
     lines = (f"{r.round},{r.client},{r.model},{r.metric},{r.value:.6g}\n" for r in progress.history)
     files.write_text(place.out / "metrics.csv", "round,client,model,metric,value\n" + "".join(lines))
     files.write_yaml(place.out / "run.yaml", run.to_dict(), flow=None)
     method, budget = run.build_method(), run.budget
-    by = header.sessions[-1]["by"] if header.sessions else machine(on, header.executor)
     provenance = {
         "key": run.key,
         "method_revision": method.revision,
         "engine_revision": ENGINE_REVISION,
         "executor": header.executor,  # where sessions of an earlier version do not say it
-        **facts(run, place.data, by, header.precision, place.partitions),
+        **made,
         "weights": {key: dict(run.weights).get(key, SCRATCH) for key in (GLOBAL, *run.other_models)},
         "partition": run.partition_file,
         "train_seconds": round(header.seconds, 3),
         "samples_per_second": round(header.samples / header.seconds, 1) if header.seconds else None,
     }
-    if not provenance["helpers"]:
-        del provenance["helpers"]
+    for name in ("helpers", "plugins"):
+        if not provenance[name]:
+            del provenance[name]
     if header.begun:
         provenance["begun"] = header.begun
     if len(header.sessions) > 1:
         provenance["sessions"] = header.sessions
     if leak := method.leak():
         provenance["leak"] = leak
-    if own := run.own_plugins:
-        provenance["plugins"] = own
     files.write_json(place.out / "provenance.json", provenance)
     summary = {
         "key": run.key,

@@ -14,9 +14,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from bayesfed.core import reachable
 from bayesfed.core.errors import InputError
-from bayesfed.engine import method_checks
+from bayesfed.engine import method_checks, outside
 from bayesfed.engine.executors import Job
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.repeat import differing
@@ -34,7 +33,7 @@ class Trial:
         """`client`: who is tried."""
         self.federation, self.method = federation, federation.method
         self.tried = {client, SERVER}
-        self.own = not reachable.foreign(type(self.method).__module__)
+        self.own = outside.users_own(self.method)
         self.still: dict[tuple[int, str], bool] = {}  # by node and step: whether it has changed no tensor so far
         self.unheard = False  # whether the server is as it was, whatever clients sent
 
@@ -61,13 +60,18 @@ class Trial:
         self.compare(part, twin.state, node.state)
         return given
 
-    def aggregate(self, server: Node, updates: Sequence[Update]) -> Mapping[str, Tensor]:
+    def aggregate(
+        self,
+        server: Node,
+        updates: Sequence[Update],
+        aggregate: Callable[[Node, Sequence[Update]], Mapping[str, Tensor]],
+    ) -> Mapping[str, Tensor]:
         """Call `aggregate`, and compare it with a second call if that is affordable."""
         small = sum(each.nbytes for update in updates for each in update.values.values()) <= MEMORY
 
         def call(node: Node) -> Mapping[str, Tensor]:
             sent = updates if node is server else [replace(one, values=copied(one.values)) for one in updates]
-            return method_checks.diagnostics(self.method, self.method.aggregate(node, sent))
+            return method_checks.diagnostics(self.method, aggregate(node, sent))
 
         before = copied(server.state)
         given = self.twice("aggregate", server, call) if small else call(server)

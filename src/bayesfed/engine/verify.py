@@ -2,7 +2,7 @@
 record.
 
 They are trained twice: straight, and stopped midway and resumed by another process, which must give the same. What a method
-keeps outside its tensors is not there then, wherever it is.
+keeps outside its tensors is not there then, wherever it is. And the summary must be what the record's metrics give.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import csv
 import functools
 import itertools
 import math
-import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,25 +26,25 @@ from bayesfed.engine import checkpoint, device, halfway
 from bayesfed.engine.executors import DEFAULT
 from bayesfed.engine.halfway import Values
 from bayesfed.engine.provenance import facts, machine
-from bayesfed.engine.rounds import Progress, Trainer, begin
-from bayesfed.engine.session import Process
+from bayesfed.engine.rounds import LABELLED, Progress, Trainer, begin
+from bayesfed.engine.session import Process, tell
 from bayesfed.engine.training import Place, assemble, written
 from bayesfed.runs import run_file, run_folder
 from bayesfed.runs.revision import ENGINE_REVISION
 from bayesfed.runs.spec import Run
-from bayesfed.runs.summary import COMMUNICATION, COMPUTATION
+from bayesfed.runs.summary import COMMUNICATION, COMPUTATION, PASSES, not_given
 
 CLOSE = 0.02  # of a measured value: so far may what rounds otherwise lead in a few rounds, whatever the run
+CLOSE_MCE = 0.3  # of the largest gap of a bin, which may hold one image: 0.14 has been seen, of accuracies 0.002
 TWINS, TIMES = 3, 2  # beyond it, TIMES as far as TWINS runs from initial parameters a rounding away are from each other
-MEASURED = ("accuracy", "ece", "brier", "nll")  # how metrics end that `apart` compares
-COUNTS = (COMMUNICATION, COMPUTATION)
+COUNTS = (COMMUNICATION, COMPUTATION, PASSES, LABELLED)  # models and metrics of rows that are equal or wrong
 ROUNDING = ("code", "versions", "device", "hardware", "precision", "executor", "threads")  # what may round otherwise
 
 
 @dataclass(frozen=True)
 class Apart:
-    """Two runs' largest difference of a value over clients and rounds, and where it is; infinity for one that only the first
-    has, and for a count that differs."""
+    """Two runs' largest difference of a value over clients and rounds (see `distance`), and where it is; infinity for one
+    that only the first has."""
 
     far: float = 0.0
     where: str = ""
@@ -60,7 +60,8 @@ class Verdict:
     `same`: of so many `values`, how many have the recorded digits; `more` is measured now and was not then. `found`:
     how far values are off, by their kind (see `apart`), and `twins` the same between runs that begin a rounding apart, where
     that was asked. `differs`: what was otherwise when the record was made. `resumed`: what another process gave
-    otherwise that resumed the run midway, in words; "" where that was nothing.
+    otherwise that resumed the run midway, in words; "" where that was nothing. `summary`: the fields of the record's summary
+    that its metrics do not give.
     """
 
     rounds: str
@@ -71,6 +72,7 @@ class Verdict:
     differs: tuple[str, ...]
     twins: Mapping[Kind, Apart] | None = None
     resumed: str = ""
+    summary: Sequence[str] = ()
 
     @property
     def rounded(self) -> bool:
@@ -79,7 +81,8 @@ class Verdict:
 
     def bound(self, kind: Kind) -> float:
         """Return how far values of that kind may be off."""
-        return max(CLOSE, TIMES * self.twins[kind].far if self.twins else 0.0)
+        close = CLOSE_MCE if kind[-1].endswith("_mce") else CLOSE
+        return max(close, TIMES * self.twins[kind].far if self.twins else 0.0)
 
     @property
     def close(self) -> bool:
@@ -87,8 +90,9 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Equal, or close where what rounds otherwise explains that it is not; and the same where it was resumed."""
-        return self.recorded and not self.resumed
+        """Equal, or close where what rounds otherwise explains that it is not; the same where it was resumed; and summed up
+        as its metrics say."""
+        return self.recorded and not self.resumed and not self.summary
 
     @property
     def recorded(self) -> bool:
@@ -109,6 +113,8 @@ class Verdict:
             text += "; within rounding" if self.recorded else "; DIFFERENT"
         text += f"; {self.more} more are not in the record" if self.more else ""
         text += f"; {self.resumed}; DIFFERENT" if self.resumed else ""
+        if self.summary:
+            text += f"; its metrics do not give {', '.join(self.summary)} of {run_folder.SUMMARY}; DIFFERENT"
         text = f"{self.rounds}: {text}"
         return text + (f"; otherwise than in the record: {', '.join(self.differs)}" if self.differs else "")
 
@@ -173,7 +179,8 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     differs = tuple(name for name, value in now.items() if value != then.get(name))
     last = max((int(number) for number, *_ in values), default=0)
     words = f"round{'s 1 to' if last > 1 else ''} {last} of {run.budget.rounds}"
-    verdict = replace(compare(words, recorded(folder, last), values, differs), resumed=resumed)
+    verdict = compare(words, recorded(folder, last), values, differs)
+    verdict = replace(verdict, resumed=resumed, summary=not_given(summary, run_folder.metrics(folder)))
     if verdict.rounded and not verdict.close:
         unit = max(torch.finfo(device.PRECISIONS[name]).eps for name in (precision, then["precision"]))
         runs = [values, *(again(functools.partial(moved, unit, twin))[0] for twin in range(TWINS))]
@@ -207,32 +214,44 @@ def recorded(folder: Path, rounds: int) -> Values:
 
 
 def apart(then: Values, now: Values) -> dict[Kind, Apart]:
-    """Return how far accuracies, ECE, Brier scores and NLL of `then` are off, by kind: an NLL above 1 relative to itself.
-
-    Counts, of bytes and of multiply-adds, are the same or not.
-    """
+    """Return how far the values of `then` are off, by kind."""
     found: dict[Kind, Apart] = {}
+    images = defaultdict[tuple[str, ...], float](float)
+    for (number, client, model, metric), value in then.items():
+        if metric.startswith("reliability_") and metric.endswith("_images"):
+            images[number, client, model] += float(value)
     for key, value in then.items():
         number, client, model, metric = key
-        if model not in COUNTS and not metric.endswith(MEASURED):
-            continue
         far, where = math.inf, f"round {number}, {client}, {model}, {metric}"
         if key not in now:
             where += " is not measured now"
-        elif value == now[key]:
-            far = 0.0
-        elif model in COUNTS:
+        elif (far := distance(model, metric, value, now[key], images[key[:3]])) == math.inf:
             where += f" is {now[key]} now, and {value} in the record"
-        else:
-            far = abs(float(value) - float(now[key])) / max(1.0, abs(float(value)))
         kind, one = (client == "global", model, metric), Apart(far, where)
         found[kind] = max(found.get(kind, one), one, key=lambda one: one.far)
     return found
 
 
+def distance(model: str, metric: str, then: str, now: str, images: float) -> float:
+    """Return how far a value is off, of a model with so many `images` in a reliability diagram.
+
+    Metrics of predictions are fractions, except an NLL: above 1 it is relative to itself. What a method logs may have any
+    scale, and is relative to itself; a bin of a reliability diagram to all its images. Infinite for a count that is another,
+    and where one of the two is not finite and the other is not the same.
+    """
+    one, other = float(then), float(now)
+    if then == now or one == other:
+        return 0.0
+    if model in COUNTS or metric in COUNTS or not (math.isfinite(one) and math.isfinite(other)):
+        return math.inf
+    size = max(abs(one), abs(other)) if model == "server" else max(1.0, abs(one))
+    return abs(one - other) / (images if metric.startswith("reliability_") else size)
+
+
 def widest(found: Sequence[Mapping[Kind, Apart]]) -> dict[Kind, Apart]:
-    """Return the largest of several, kind by kind."""
-    return {kind: max((one[kind] for one in found), key=lambda one: one.far) for kind in found[0]}
+    """Return the largest of several that is finite, kind by kind: what is not finite bounds nothing."""
+    finite = [{kind: apart for kind, apart in one.items() if apart.far < math.inf} for one in found]
+    return {kind: max((one.get(kind, Apart()) for one in finite), key=lambda one: one.far) for kind in found[0]}
 
 
 def compare(rounds: str, then: Values, now: Values, differs: tuple[str, ...]) -> Verdict:
@@ -244,14 +263,14 @@ def compare(rounds: str, then: Values, now: Values, differs: tuple[str, ...]) ->
 def verify_all(folders: list[Path], rounds: int, data: Path, asked: str,
                weights: Path, partitions: Path | None) -> tuple[list[Path], list[Path]]:  # fmt: skip
     """Verify runs one after another, saying what was found of each; gives those that do not hold, and those that could not
-    be checked."""
+    be checked, whatever failed."""
     wrong, unchecked = [], []
     with Process() as process:
         for folder in folders:
             try:
                 verdict = verify(folder, rounds, data, asked, process, weights, partitions)
-            except InputError as error:
-                print(error, file=sys.stderr)
+            except (Exception, SystemExit) as error:
+                tell(folder, error)
                 unchecked.append(folder)
                 continue
             print(f"{folder}: {verdict}", flush=True)

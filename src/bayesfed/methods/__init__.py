@@ -8,13 +8,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import inspect
 import pkgutil
-from collections.abc import Mapping
+import typing
 from functools import cache
 from typing import Any, Protocol, cast
 
 from bayesfed.core import options, plugins
-from bayesfed.core.errors import nearest
+from bayesfed.core.errors import InputError, nearest
 from bayesfed.methods.method import Method
 
 
@@ -40,12 +41,8 @@ def fault(name: str, method: Any) -> str:
         return "its Options are no dataclass; write @dataclass(frozen=True) above the class"
     if of_options := options.fault(method.Options) or lacks(method):
         return of_options
-    if not (isinstance(method.networks, tuple) and all(isinstance(name, str) for name in method.networks)):
-        return f"its `networks` are {method.networks!r}; expected a tuple of names, of one with a comma: ('student',)"
-    if not (
-        isinstance(method.logs, Mapping) and all(isinstance(text, str) for pair in method.logs.items() for text in pair)
-    ):
-        return f"its `logs` are {method.logs!r}; expected what each name means: {{'sigma_mean': 'mean of sigma'}}"
+    if wrong := mistyped(method):
+        return wrong
     if almost := misspelt(method):
         return almost
     if method.step is Method.step and method.phases is Method.phases:
@@ -63,6 +60,27 @@ def lacks(method: type[Method]) -> str:
     missing = [option.name for option in needed if option.name not in own]
     inherits = f"{base.__name__}.Options"
     return f"its Options lack `{missing[0]}` of {inherits}; write `class Options({inherits}):`" if missing else ""
+
+
+def mistyped(method: type[Method]) -> str:
+    """Describe an attribute of a class that is not of the kind that `Method` says; "" where there is none."""
+    for name, kind in options.hints_of(Method).items():
+        value = getattr(method, name)
+        (kind,) = typing.get_args(kind)  # of ClassVar
+        try:
+            options.check(value, kind, options.NONE, f"its `{name}`")
+        except InputError as error:
+            of_one = isinstance(value, str) and typing.get_origin(kind) is tuple
+            return f"{error}; a tuple of one has a comma: ({value!r},)" if of_one else str(error)
+    for name, part in vars(Method).items():
+        if inspect.isfunction(part) and not callable(value := getattr(method, name)):
+            return f"its `{name}` is {value!r}; expected a function"
+    taken = inspect.signature(method.__init__)
+    try:
+        taken.bind(None, None)
+    except TypeError:
+        return f"its `__init__` takes ({', '.join(taken.parameters)}); expected (self, options)"
+    return ""
 
 
 def misspelt(method: type[Method]) -> str:

@@ -16,7 +16,7 @@ Registered methods are the modules of `bayesfed.methods` that define a class `ME
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.core.errors import InputError
 from bayesfed.core.options import not_default, plain, read
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor
@@ -83,11 +84,31 @@ class Ground:
 class ByOptions(type):
     """Lets the class of a method be called with options as keywords, `HBFL(temperature=1e-4)`, checked as in a run file."""
 
-    def __call__(cls, given: Any = None, /, **values: Any) -> Any:
+    def __call__(cls, *given: Any, **values: Any) -> Any:
         """Return the method with an instance of its `Options`, as the engine gives, or with these values of them."""
-        if given is None:
-            given = read(cls.Options, plain(values), "method")  # type: ignore[attr-defined]
-        return super().__call__(given)
+        if not all(map(is_dataclass, given)):
+            raise InputError(f"method: options go by name, as FedAvg(lr=0.1), found {', '.join(map(repr, given))}")
+        options = given or [read(cls.Options, plain(values), "method")]  # type: ignore[attr-defined]
+        made = super().__call__(*options)
+        if not hasattr(made, "options"):
+            raise InputError(
+                f"method '{made.name}': its `__init__` keeps no options; begin it with super().__init__(options)"
+            )
+        return made
+
+
+class Message(State):
+    """The server's state as it is sent; a name that it does not have is told with those that it has."""
+
+    def __init__(self, method: str, state: State) -> None:
+        super().__init__(state)
+        self.method = method
+
+    def __missing__(self, name: str) -> Tensor:
+        raise InputError(
+            f"method '{self.method}': start asks for '{name}', and the message has {', '.join(self) or 'nothing'}; by default it "
+            "is the server's state, which `init_server` begins"
+        )
 
 
 class Method(metaclass=ByOptions):
@@ -106,7 +127,7 @@ class Method(metaclass=ByOptions):
     revision: ClassVar[int]
     # True where every client trains a model of its own beside the one that travels.
     local_models: ClassVar[bool] = False
-    # True where what the method is for is a model a client, and not one for all.
+    # True for a personalised method: one model per client.
     personal: ClassVar[bool] = False
     # Further networks that travel, beside `global`: a run file names one for each, under `models`.
     networks: ClassVar[tuple[str, ...]] = ()
@@ -182,7 +203,7 @@ class Method(metaclass=ByOptions):
         Any named tensors, other ones for each client if need be. The client must not change them in place: they may be
         the server's own, so `start` clones what will be trained. Nothing is drawn here, since clients come in any order.
         """
-        return server.state
+        return Message(self.name, server.state)
 
     def start(self, c: Node, message: State) -> State:
         """Begin a client's round: return the tensors it works on. A name that it keeps is overwritten."""

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bayesfed.core.options import Bounds, check, plain
 from bayesfed.methods.node import SAMPLED, Logits
 
 
@@ -62,8 +63,9 @@ def softmax_average(
 ) -> Predictor:
     """Return the predictor 1/S sum_s softmax(f(x; theta_s)) over S weight samples, drawn once, when it is first used.
 
-    It is called `<name>_sampled`.
+    It is called `<name>_sampled`. Raises InputError for fewer than one sample.
     """
+    samples = check(plain(samples), int, Bounds(low=1), f"softmax_average of '{name}', samples")
     thetas: list[Tensor] = []
     averaged = mixture(model, thetas)
 

@@ -56,6 +56,20 @@ class Asked:
         return [dict(zip(self.choices, values, strict=True)) for values in every]
 
 
+def partition_of(text: str | None, given: Mapping[str, Any]) -> tuple[Options, list[str]]:
+    """Return the block and the name of a partition that a call gives, "" for Dirichlet's, beside `given` options of its own.
+
+    Raises InputError for several values of an option, and for one that is given twice.
+    """
+    asked = Asked.read(text or "")
+    if asked.choices:
+        raise InputError(f"--partition {text}: only a method's options may have several values")
+    for key, value in given.items():
+        if value is not None and key in asked.options:
+            raise InputError(f"--{key}: --partition {text} gives it too; keep one")
+    return ({"scheme": asked.name, **asked.options}, [asked.name]) if text else ({}, [])
+
+
 def value_of(text: str, whole: str) -> Any:
     """Return what a value would be in YAML, and 1e-4, which YAML takes for text, as a number."""
     try:

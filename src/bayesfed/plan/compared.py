@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.core import files, plugins
-from bayesfed.core.errors import InputError
+from bayesfed.core.errors import InputError, nearest
+from bayesfed.core.options import option
 from bayesfed.data import catalogue
 from bayesfed.plan import config_check, experiments
 from bayesfed.plan import plan as planning
-from bayesfed.plan.asked import Asked, written
+from bayesfed.plan.asked import Asked, partition_of, written
 from bayesfed.results.grounds import PLAIN, usual
 from bayesfed.results.searches import SEARCH, is_search
 
@@ -37,12 +38,13 @@ Block = dict[str, Any]
 class Request:
     """A call: methods as `plan.asked` reads them, and grounds by name, or a ground of one's own by its dataset.
 
+    against: by name the comparison's methods on a ground of one's own beside the baseline; none: all that can run there.
     tried: the configurations of the call's searches so far, for each method that has one. chosen: one of them.
     """
 
     methods: tuple[str, ...]
     grounds: tuple[str, ...] = ()
-    seeds: int = 5
+    seeds: int = option(5, low=1)
     plugins: str | None = None
     dataset: str | None = None
     partition: str | None = None
@@ -50,6 +52,7 @@ class Request:
     clients: int | None = None
     model: str | None = None
     rounds: int | None = None
+    against: tuple[str, ...] = ()
     tried: Mapping[str, Sequence[Block]] = field(default_factory=dict)
     chosen: Mapping[str, Block] = field(default_factory=dict)
     paper: Mapping[str, Any] = field(default_factory=lambda: planning.read_paper(PAPER, {}))
@@ -104,15 +107,8 @@ class Request:
         if model is None:
             raise InputError(f"--model: give the network for {self.dataset}; `bayesfed list models` names them")
         axes: Block = {"dataset": [self.dataset], "models.global": [model]}
-        asked = Asked.read(self.partition or "")
-        if asked.choices:
-            raise InputError(f"--partition {self.partition}: only a method's options may have several values")
-        for key, value in (("clients", self.clients), ("alpha", self.alpha)):
-            if value is not None and key in asked.options:
-                raise InputError(f"--{key}: --partition {self.partition} gives it too; keep one")
-        clients = {"clients": CLIENTS if self.clients is None else self.clients}
-        dealt = {"scheme": asked.name, **clients, **asked.options} if self.partition else clients
-        words = [asked.name] if self.partition else []
+        dealt, words = partition_of(self.partition, {"clients": self.clients, "alpha": self.alpha})
+        dealt = {"clients": CLIENTS if self.clients is None else self.clients} | dealt
         if self.alpha is not None or not self.partition:
             alpha = ALPHA if self.alpha is None else self.alpha
             axes["partition.alpha"] = [alpha]
@@ -198,8 +194,20 @@ class Request:
         """Ground -> the methods that it shows: the comparison's that can run there, and those of the call."""
         if self.dataset:
             name, _ = self.own_ground
-            return {name: [label for label in self.labels(self.paper["methods"]) if label not in self.refused]}
+            return {name: [label for label in self.labels(self.others) if label not in self.refused]}
         return {ground: self.labels(self.axes(ground)["method"]) for ground in self.grounds or (FIRST,)}
+
+    @cached_property
+    def others(self) -> list[str]:
+        """The comparison's methods on a ground of one's own; InputError for one of `against` that is none of them."""
+        every = {label: block["name"] for label, block in self.paper["methods"].items()}
+        for name in self.against:
+            if name not in every.values():
+                raise InputError(f"--against {name}: not a method of the comparison; {nearest(name, every.values())}")
+        if not self.against:
+            return list(every)
+        wanted = ("fedavg", *self.against)
+        return [label for label, name in every.items() if name in wanted and not label.endswith(PLAIN)]
 
     def labels(self, stored: Sequence[str] | Mapping[str, Any]) -> list[str]:
         """List the comparison's methods and those of the call, each once."""
@@ -212,14 +220,14 @@ class Request:
         Raises InputError for one of the call.
         """
         found = {}
-        for label in self.labels(self.paper["methods"]):
+        for label in self.labels(self.others):
             config = self.config({self.own_ground[0]: [label]})
             whole = {**self.paper, **({"plugins": self.plugins} if self.plugins else {})}
             paper, changes = planning.with_additions({PAPER: whole}, config)
             try:
                 list(experiments.cells(PAPER, paper[PAPER], {**changes, "seeds": [0]}))
             except InputError as error:
-                if label in self.asked:
+                if label in self.asked or self.against:
                     raise
                 found[label] = str(error).partition("): ")[2]  # behind the experiment and its point
         return found
@@ -229,12 +237,10 @@ def check(request: Request) -> None:
     """Raise InputError for a call that cannot be: its grounds, numbers, plugins or folder."""
     if not WORKFLOW.is_file():
         raise InputError(f"{WORKFLOW}: there is no such file here; run this in the project's folder")
-    if request.seeds < 1:
-        raise InputError(f"--seeds {request.seeds}: it is too small; give 1 or more")
     if request.dataset and request.grounds:
         raise InputError("--dataset: it is of a ground of your own; give that, or --ground")
-    for name in () if request.dataset else ("partition", "alpha", "clients", "model", "rounds"):
-        if getattr(request, name) is not None:
+    for name in () if request.dataset else ("partition", "alpha", "clients", "model", "rounds", "against"):
+        if getattr(request, name) not in (None, ()):
             raise InputError(f"--{name}: it is of a ground of your own; give --dataset, too")
     for name in () if request.dataset else request.grounds or (FIRST,):
         if name not in request.known:
@@ -333,10 +339,7 @@ def plan(request: Request) -> Planned:
 
 
 def plan_search(request: Request) -> Planned:
-    """Return the plan of the call's own search alone, of a call that `plan` accepts.
-
-    Raises InputError for grounds of several datasets, and for an option that the method refuses.
-    """
+    """Return the plan of the call's own search alone; raises InputError for grounds of several datasets."""
     return of_config(request, request.config({}, cases=request.cases))
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import math
 import os
+import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.core import files
+from bayesfed.core import files, options
 from bayesfed.core.errors import InputError
-from bayesfed.plan import compared
+from bayesfed.plan import compared, progress
 from bayesfed.plan.asked import Asked
 from bayesfed.plan.compared import NAME, OWN, Planned, Request
 from bayesfed.report import grounds_page
@@ -24,7 +27,7 @@ from bayesfed.report.call_notice import notice
 from bayesfed.results import gains, grounds, grounds_files, grounds_of_plan, paired, searches, statements
 from bayesfed.results.run_records import RunRecord
 from bayesfed.runs import run_folder
-from bayesfed.runs.planned import COUNT, SAYS
+from bayesfed.runs.planned import COUNT, SAYS, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +36,14 @@ if TYPE_CHECKING:
 
 
 PAGE = Path("reports", f"{NAME}.html")
+SECONDS = 10.0  # between two lines on how far the runs are
+SHOWN = 3  # runs that such a line names
+LEAVE = 30.0  # seconds that the workflow has to end after Ctrl-C
+# Lines of Snakemake about itself; errors have others.
+CHATTER = re.compile(
+    r"Using workflow specific profile|Assuming unrestricted shared|Building DAG|Using shell|Singularity containers|Select jobs|"
+    r"Execute \d+ jobs|Complete log|Elapsed time|Cannot restore .*no backup found|Shutting down|--keep-incomplete mode"
+)
 
 
 class TrainingFailed(RuntimeError):
@@ -85,6 +96,7 @@ def compare(
     clients: int | None = None,
     model: str | None = None,
     rounds: int | None = None,
+    against: str | Sequence[str] = (),
     cores: int | str = "all",
     gpus: int | None = None,
     profile: str | os.PathLike[str] | None = None,
@@ -93,26 +105,33 @@ def compare(
 
     A method is `name`, or `name:key=value,...`. Of several values, as in `name:lr=0.03/0.1`, the one with the smallest
     validation NLL is taken, by a search as the comparison's own. With `dataset` it is a ground of one's own, on which
-    all methods are trained that can run there; partition, alpha, clients, model and rounds are of such a one. Files go
-    to results/compare/, the page to reports/compare.html. Raises InputError for a wrong call, TrainingFailed
-    (a RuntimeError) where training failed.
+    all methods are trained that can run there, or FedAvg and those of `against`; partition, alpha, clients, model and
+    rounds are of such a one. Files go to results/compare/, the page to reports/compare.html. Raises InputError for a wrong
+    call, TrainingFailed (a RuntimeError) where training failed.
     """
     for method in methods:
         if not isinstance(method, str):
-            raise InputError(f"{type(method).__name__}: a method is a name here, as in 'fedavg:lr=0.1'")
+            name = (method if isinstance(method, type) else type(method)).__name__
+            raise InputError(f"{name}: a method is a name here, as in 'fedavg:lr=0.1'")
     check_workflow(cores, gpus, profile)
-    request = Request(
-        methods=methods,
-        grounds=(ground,) if isinstance(ground, str) else tuple(ground),
-        seeds=seeds,
-        plugins=None if plugins is None else os.fspath(plugins),
-        dataset=dataset,
-        partition=partition,
-        alpha=alpha,
-        clients=clients,
-        model=model,
-        rounds=rounds,
+    named, beside = (
+        options.check(options.plain(given), str | tuple[str, ...], options.NONE, key)
+        for given, key in ((ground, "ground"), (against, "against"))
     )
+    given = {
+        "methods": methods,
+        "grounds": (named,) if isinstance(named, str) else named,
+        "against": (beside,) if isinstance(beside, str) else beside,
+        "seeds": seeds,
+        "plugins": os.fspath(plugins) if isinstance(plugins, os.PathLike) else plugins,
+        "dataset": dataset,
+        "partition": partition,
+        "alpha": alpha,
+        "clients": clients,
+        "model": model,
+        "rounds": rounds,
+    }
+    request = options.read(Request, options.plain(given))
     compared.check(request)
     with files.locked(OWN.parent / ".lock", f"{OWN.parent}: another `bayesfed compare` is at work"):
         request = tuned(request, lambda planned: train(planned, cores, gpus, profile))
@@ -130,9 +149,8 @@ def check_workflow(cores: int | str, gpus: int | None, profile: str | os.PathLik
     """Refuse what Snakemake would answer with a page, or wait for without end."""
     if cores != "all" and not (str(cores).isdecimal() and int(cores) > 0):
         raise InputError(f"--cores {cores}: give a whole number of at least 1, or all")
-    if gpus is not None and gpus < 0:
-        raise InputError(f"--gpus {gpus}: give a whole number of at least 0")
-    if profile is not None and not Path(profile).is_dir():
+    options.check(options.plain(gpus), int | None, options.Bounds(low=0), "gpus")
+    if profile is not None and not files.path(profile, "profile").is_dir():
         raise InputError(f"--profile {os.fspath(profile)!r}: there is no such folder; profiles/slurm is one")
 
 
@@ -177,18 +195,64 @@ def record(folder: str) -> RunRecord:
 
 def train(planned: Planned, cores: int | str, gpus: int | None, profile: str | os.PathLike[str] | None) -> None:
     """Train what is missing, by the workflow, and pack its records."""
-    command = [sys.executable, "-m", "snakemake", "runs", "--cores", str(cores), "--quiet", "rules", "progress", "host"]
+    command = [sys.executable, "-m", "snakemake", "runs"]
+    command += ["--cores", str(cores)] if profile is None or cores != "all" else []  # a profile has its own
+    command += ["--quiet", "rules", "progress", "host"]
     command += ["--configfile", planned.write_config().as_posix()]
     command += ["--resources", f"gpu={gpus}"] if gpus is not None else []
     command += ["--workflow-profile", os.fspath(profile)] if profile is not None else []
     started = time.time()
-    if subprocess.run(command).returncode:
+    if run_workflow(command, {cell["folder"]: cell for cell in planned.lacking}):
         why = reason(started) or "see the lines above"
         raise TrainingFailed(
             f"compare: training failed: {why}; mend that and start the same command again, which goes on"
         )
     for folder in planned.own:
         run_folder.pack_record(OWN / folder)
+
+
+def run_workflow(command: Sequence[str], cells: Mapping[str, Mapping[str, Any]]) -> int:
+    """Run Snakemake, show what it says except CHATTER, and tell how far the runs of `cells` are; gives its exit code."""
+    ended = threading.Event()
+    watcher = threading.Thread(target=watch, args=(cells, ended), daemon=True)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as workflow:
+        watcher.start()
+        try:
+            for line in workflow.stderr or ():
+                if not CHATTER.match(line):
+                    print(line, end="", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:  # which a terminal sends to the runs, too: they write their checkpoints
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                workflow.communicate(timeout=LEAVE)
+            workflow.kill()
+            raise
+        finally:
+            ended.set()
+            watcher.join()
+    return workflow.returncode
+
+
+def watch(cells: Mapping[str, Mapping[str, Any]], ended: threading.Event) -> None:
+    """Print how far the runs of `cells` are, where that has changed in SECONDS, until it has `ended`."""
+    told = ""
+    while not ended.wait(SECONDS):
+        if (line := reached(cells)) != told:
+            print(line, file=sys.stderr, flush=True)
+            told = line
+
+
+def reached(cells: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return how many runs of `cells`, by their folders, are finished, and the rounds of those that are being trained."""
+    runs = []
+    with contextlib.suppress(InputError):  # the workflow has no plan yet
+        runs = [run for run in read(Path(NAME)) if run.name in cells]
+    parts = [f"{sum(run.finished for run in runs)} of {len(cells)} runs finished"]
+    running = [run for run in runs if run.running and not run.finished]
+    for run in running[:SHOWN]:
+        done, rounds, _ = run.progress()
+        at = f"round {done}/{rounds}" if rounds else "begun"
+        parts.append(f"{progress.name(dict(cells[run.name]))}: {at}")
+    return "; ".join([*parts, *([f"{len(running) - SHOWN} more"] if len(running) > SHOWN else [])])
 
 
 def reason(since: float) -> str:

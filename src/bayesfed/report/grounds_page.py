@@ -92,7 +92,7 @@ def leaders(side: Comparison) -> Json | None:
 
 
 def some_seeds(ground: Ground, side: str) -> dict[str, str]:
-    """Count the finished seeds of the methods that have not all, and of those with seeds that fail: `3 of 5`, `5, 1 fails`."""
+    """Count the seeds of the methods that have not all, or of which some fail: `3 of 5`, `5, 1 fails`."""
     every = {method: grounds_files.seeds(ground, side, method) for method in ground.trials}
     return {method: count for method, count in every.items() if not count.isdecimal()}
 

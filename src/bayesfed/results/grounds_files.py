@@ -154,7 +154,9 @@ def numbers(comparison: Comparison) -> list[dict[str, str]]:
                     "_high": apart.high if apart and not guess else None,
                     "_p": corrected.get(column.name, {}).get((method, ground.baseline)),
                 }
-                row |= {f"{column.name}{end}": "" if value is None else f"{value:.6g}" for end, value in of_column.items()}
+                row |= {
+                    f"{column.name}{end}": "" if value is None else f"{value:.6g}" for end, value in of_column.items()
+                }
                 row[f"{column.name}_seeds"] = str(len(values))
             for end in (gains.BASELINE, gains.TWIN):
                 for name in (f"{quality}_{end}" for quality in gains.QUALITIES):

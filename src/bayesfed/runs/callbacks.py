@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ class RoundDone:
 
     `run`: the run file with all defaults. `folder`: the run's. `last`: whether the run is over with it. `metrics`:
     values of the round by name, `global/test_accuracy` of the server, `clients/local/shard_accuracy` the mean over the
-    clients that were tested. `bytes`: that went `down` to the clients and `up`. `seconds`: that the round took.
+    clients that were tested. `bytes`: that went `down` to the clients and `up`. `seconds`: that the round took, or, in a
+    call that trains none since all were finished without a record, the mean over the rounds.
     """
 
     run: Mapping[str, Any]
@@ -68,9 +71,16 @@ def of(name: str | None, function: OnRound | None) -> list[OnRound]:
     return [*named, *([function] if function else [])]
 
 
-def call(functions: Iterable[OnRound], done: RoundDone) -> None:
-    """Call functions with a round; raise RunStopped where one fails, or stops a run that would go on."""
-    at = f"round {done.round} of {done.rounds}"
+def call(functions: Sequence[OnRound], run: Mapping[str, Any], folder: Path, history: Sequence[Row], number: int, last: bool,
+         seconds: float) -> None:  # fmt: skip
+    """Call functions with round `number`, the last of a history; raise RunStopped where one fails, or stops a run that
+    would go on.
+    """
+    if not functions:
+        return
+    rows = [*itertools.takewhile(lambda row: row.round == number, reversed(history))][::-1]
+    done = RoundDone(copy.deepcopy(run), folder, number, run["rounds"], last, metrics(rows), sent(rows), seconds)
+    at, in_use = f"round {number} of {done.rounds}", vars(plugins.in_use).copy()
     try:
         given = [function(done) for function in functions]
     except (Exception, SystemExit) as error:
@@ -78,5 +88,7 @@ def call(functions: Iterable[OnRound], done: RoundDone) -> None:
         raise RunStopped(
             f"on_round: {where} failed after {at}: {words(error)}; mend it, and run it again to go on"
         ) from error
-    if any(isinstance(one, str) and one == STOP for one in given) and not done.last:
-        raise RunStopped(f"{done.folder}: stopped by on_round after {at}; run it again to go on")
+    finally:
+        vars(plugins.in_use).update(in_use)  # one may have looked at other runs; read again, the folder may be another
+    if any(isinstance(one, str) and one == STOP for one in given) and not last:
+        raise RunStopped(f"{folder}: stopped by on_round after {at}; run it again to go on")

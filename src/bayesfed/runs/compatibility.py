@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bayesfed import models
+from bayesfed.core import options
 from bayesfed.core.errors import InputError, UnfitImages
 from bayesfed.data.prepare import COLOUR, GREY
 from bayesfed.data.source import Source
@@ -47,7 +48,8 @@ def check_fit(run: Run, method: type[Method]) -> None:
         random=travels is not None and travels.random,
     )
     if why := run.build_method().unfit(ground):
-        raise InputError(why)
+        wrong = f"method '{run.method}': unfit gave {why!r}; expected why in words, or \"\""
+        raise InputError(why if isinstance(why, str) else wrong)
     if run.active:
         check_active(run, run.active, method)
     if run.multi_task and run.budget.validation and len(set(run.datasets)) < len(run.datasets):
@@ -65,7 +67,8 @@ def check_fit(run: Run, method: type[Method]) -> None:
 
 def check_server_images(run: Run) -> None:
     """Refuse images for the server that nobody has to give."""
-    aside, needed = run.partition.aside, run.build_method().server_images()
+    aside, key = run.partition.aside, f"method '{run.method}': server_images"
+    needed = options.check(options.plain(run.build_method().server_images()), int, options.Bounds(low=0), key)
     if aside is not None and run.budget.server_images:
         raise InputError(
             f"server_images: {run.budget.server_images}, but the partition sets aside {aside} images; leave it out"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed import methods
-from bayesfed.core import plugins
+from bayesfed.core import files, plugins
 from bayesfed.core.errors import InputError
 from bayesfed.core.options import not_default, plain
 from bayesfed.data.schemes import Scheme
@@ -52,7 +52,7 @@ class Run:
             local_epochs = 0 if more.get("local_batches") else EPOCHS
         self.given = {"dataset": dataset, "partition": partition, "method": method, "model": model, "rounds": rounds,
                       "local_epochs": local_epochs, "batch_size": batch_size, "seed": seed, **more}  # fmt: skip
-        self.data = Path(data)
+        self.data = files.path(data, "data")
         checked = run_file.resolve(self.to_dict(), self.data)
         self.key, self.folder = checked.key, checked.folder
 

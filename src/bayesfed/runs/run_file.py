@@ -35,9 +35,19 @@ def of_record(folder: Path, data: Path, own: str | None = None) -> Run:
     """
     mapping = files.read_yaml(folder / "run.yaml")
     mapping.pop("on_round", None)
-    if not run_folder.provenance(folder).get("plugins"):
+    used = run_folder.provenance(folder).get("plugins", {})
+    if not used:
         mapping.pop("plugins", None)
-    return resolve(mapping | ({"plugins": own} if own else {}), data)
+    mapping |= {"plugins": own} if own else {}
+    name = mapping["method"]["name"]
+    if f"methods/{name}" in used:
+        plugins.use(mapping.get("plugins"), data)
+        if name not in methods.registry.own():
+            raise InputError(
+                f"method.name: '{name}' is the run's own; if a notebook registered it, run the cell with its class first, else "
+                "install its package or give its folder by `plugins`"
+            )
+    return resolve(mapping, data)
 
 
 def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
@@ -79,7 +89,9 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
     if budget.local_epochs and budget.local_batches:
         raise InputError("local_batches: set local_epochs or local_batches, not both")
     if not budget.local_epochs and not budget.local_batches:
-        raise InputError("local_epochs is missing; set local_epochs or local_batches, the length of a client's round")
+        raise InputError(
+            "local_epochs: 0 is no round; give 1 or more, or local_batches, the length of a client's round"
+        )
     if budget.local_batches and budget.stragglers:
         raise InputError("stragglers: stragglers do fewer local_epochs; with local_batches leave it out")
     if budget.local_batches and method.by_epochs:
@@ -120,7 +132,8 @@ def read_tasks(value: object, datasets: tuple[str, ...], images: prepare.Seen) -
 def read_method(value: object) -> tuple[type[Method], Any]:
     """Read the method and its hyperparameters from the `method` block."""
     if not isinstance(value, Mapping) or "name" not in value:
-        raise InputError(f"method: expected keys with a `name`, found {value!r}; e.g. {dealt.BLOCKS['method']}")
+        example = f"{dealt.BLOCKS['method']}, or bf.methods.FedAvg() in Python"
+        raise InputError(f"method: expected keys with a `name`, found {value!r}; e.g. {example}")
     method = methods.get(value["name"])
     return method, options.read(method.Options, {k: v for k, v in value.items() if k != "name"}, "method")
 

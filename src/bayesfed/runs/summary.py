@@ -7,14 +7,17 @@ rounds in which it was tested last; then the block holds these rounds, under `ro
 
 from __future__ import annotations
 
+import csv
+import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bayesfed.methods.node import GLOBAL, SAMPLED
 from bayesfed.runs.run_folder import NO_GLOBAL, NOT_ON_SHARDS, Row, undefined
 
+DIGITS = 1e-5  # of a number of a summary: its metrics, as `metrics.csv` has them, have six digits
 LAST = 5  # rounds at the end: of these is `last5`, and in these the server's model is tested on every client's shard
 ACCURACIES = ("accuracy_best", "accuracy_last", "accuracy_last5")
 
@@ -223,3 +226,33 @@ def summarise(history: list[Row], test_images: Sequence[int], rounds: int) -> di
         | communication(history)
         | computation(history)
     )
+
+
+def not_given(stored: Mapping[str, Any], metrics: str) -> list[str]:
+    """Return the fields of a stored summary that the text of its `metrics.csv` does not give, by dotted names.
+
+    Numbers, and which of them are missing, are compared, to six digits. A record of an earlier version lacks some fields.
+    """
+    rows = list(csv.reader(metrics.splitlines()))[1:]
+    history = [Row(int(number), client, model, metric, float(value)) for number, client, model, metric, value in rows]
+    rounds = max((row.round for row in history), default=0)
+    # Where an early record has no counts of images, the reasons alone, which are not compared, would need them.
+    images = stored.get("test_images") or [1] * len(stored["clients"]["accuracy_last"])
+    made = summarise(history, images, rounds) | ({} if stored.get("diverged") else {"rounds": rounds})
+    there = {name: stored[name] for name in made if name in stored}
+    return list(dict.fromkeys(unlike(json.loads(json.dumps(made)), there)))
+
+
+def unlike(made: Any, stored: Any, name: str = "") -> Iterator[str]:
+    """Name the numbers of `stored`, which is JSON, that `made` has not, or has otherwise."""
+    if isinstance(made, dict) and isinstance(stored, dict):
+        for key, value in stored.items():
+            yield from unlike(made.get(key, {}), value, f"{name}.{key}" if name else key)
+    elif isinstance(made, list) and isinstance(stored, list) and len(made) == len(stored):
+        for one, other in zip(made, stored, strict=True):
+            yield from unlike(one, other, name)
+    elif isinstance(made, int | float) and isinstance(stored, int | float):
+        if not math.isclose(made, stored, rel_tol=DIGITS):
+            yield name
+    elif made != stored and not isinstance(stored, str):
+        yield name

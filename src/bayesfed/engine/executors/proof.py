@@ -71,10 +71,11 @@ class Proofs:
     def prove(self, phase: Phase, state: State, generator: Stream, replay: Callable[[], None],
               step: Callable[[], None], rounding: float | None = None) -> None:  # fmt: skip
         """Replay a step on a state, and do it from the same state. Raises InputError where that gives another state, or
-        changes what Python holds. `rounding`: see `differing`."""
+        changes what Python holds. What the replay gave stays: a run that is resumed proves other steps. `rounding`: see
+        `differing`."""
         before, seed = {name: tensor.clone() for name, tensor in state.items()}, generator.get_state()
         replay()
-        replayed = {name: tensor.clone() for name, tensor in state.items()}
+        replayed, drawn = {name: tensor.clone() for name, tensor in state.items()}, generator.get_state()
         for name, tensor in before.items():
             state[name].copy_(tensor)
         generator.set_state(seed)
@@ -92,3 +93,6 @@ class Proofs:
                 f"again (round {node.round}, client {node.client}); a step is recorded once: put a number or a flag that "
                 "changes into a tensor of the state, in start or in a hook, and draw by c.noise"
             )
+        for name, tensor in replayed.items():
+            state[name].copy_(tensor)
+        generator.set_state(drawn)
