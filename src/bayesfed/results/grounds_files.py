@@ -195,7 +195,7 @@ def write(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
     under = f"{MARKS} Differences are to {baseline}."
     text = "\n".join(
         [
-            *(f"## {title}\n\n{markdown.table(*one)}" for title, *one in gains.tables(rows, baseline)),
+            *(f"## {title}\n\n{markdown.table(head, of)}" for title, head, of in gains.tables(rows, baseline)),
             f"{gains.KEY}\n\n{MARKS}\n",
             *(f"## {one[0].replace(': ', chr(10) * 2, 1)}.\n\n{markdown.table(*one[1:])}" for one in found),
             *(f"- {line}" for line in statements.lines(comparisons)),
