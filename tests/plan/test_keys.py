@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[2]
 LATER = {
     "HBFL unscaled", "HBFL without noise", "HBFL SGD", "FML Adam", "FML uniform", "FML uniform Adam", "FedProx 0.1", "FedProx 1",
 }  # fmt: skip
-LATER_EXPERIMENTS = {"falling_rate", "falling_once", "by_adam", "proximal"}
+LATER_EXPERIMENTS = {"falling_rate", "falling_once", "by_adam", "proximal", "student_network"}
 
 # config -> paper -> SHA-256 over the sorted folders of its runs
 KEYS = {
@@ -38,13 +38,13 @@ KEYS = {
 # Cells and runs of config/paper.yaml, counted by hand. A seed: 8 + 40 + 8 + 4 + 12 + 3 + 80 + 8 + 40 of HBFL, of which 22
 # are shared; 7 + 15 + 2 + 3 + 75 + 15 + 6 of FOLA, of which 3, 1, 1 and 2 are shared, and 66 of its two clients, errors and
 # central run in all. Of the searches, the part that the config names: one seed of 5 alphas, 3 lr, 2 epochs, 4 batch sizes,
-# 2 methods, of which 10 are Figure 3's at lr 0.1. 18 + 8 + 8 + 8 + 4 of FedPPD, one shared, without FEMNIST and its Table 3,
+# 2 methods, of which 10 are Figure 3's at lr 0.1. 18 + 8 + 8 + 8 + 4 + 6 of FedPPD, 1 + 4 shared, without FEMNIST, Table 3,
 # and on one seed 9 of the baselines, 3 shared. 72 + 27 + 12 + 5 + 5 + 5 + 10 + 5 + 3 + 4 + 4 + 7 + 4 + 2 of pFedBayes, of
 # which 9, 4 and ten times 1 are shared, and 9 + 6 of forms of two methods, 6 shared.
 CELLS_AND_RUNS = {
     "hbfl": (3 * 203, 3 * 181),
     "fola": (3 * 189 + 240 + 106, 3 * 180 + 230 + 91),
-    "fedppd": (3 * 46 + 9, 3 * 45 + 6),
+    "fedppd": (3 * 52 + 9, 3 * 47 + 6),
     "pfedbayes": (3 * 180, 3 * 151),
 }
 
