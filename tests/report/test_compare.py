@@ -89,6 +89,7 @@ def test_only_what_is_missing_is_trained_and_all_is_shown(calls: list[list[str]]
     assert table.loc[("global", "FedProx"), "nll"] == pytest.approx(0.1)
     assert table.loc[("global", "FedProx"), "nll_difference"] == pytest.approx(-0.1)
     assert "Global model, FedProx − FedAvg" in str(found)
+    assert "\n▸ FedProx" in str(found)  # the row of a method that was asked for
     assert any("Most accurate: " in line for line in found.statements)
     assert "\nBrier ↓: Brier score, last round.\n" in str(found)
     assert "nobody has tuned" not in Path("reports/compare.html").read_text()

@@ -73,7 +73,10 @@ class Result:
         return statements.lines(self.sides)
 
     def __str__(self) -> str:
-        parts = grounds_files.tables(self.sides)
+        parts = [
+            (title, head, [[f"{'▸ ' * (row[0] in self.asked)}{row[0]}", *row[1:]] for row in rows])
+            for title, head, rows in grounds_files.tables(self.sides)
+        ]
         for side in self.sides:
             baseline = side.grounds[0].baseline
             for method in self.asked:
