@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from bayesfed.results.formatting import text
+from bayesfed.results.whole_run import validation
 
 Cell = Mapping[str, Any]
 SEARCH = "search"
@@ -20,17 +21,9 @@ def is_search(experiment: str) -> bool:
 
 
 def predictive_nll(summary: Mapping[str, Any], personal: bool) -> float:
-    """Return the validation NLL of what a method predicts with; infinity for a run that diverged.
-
-    It is that of the last round: of the clients' model with the best accuracy if the method is for personal models, else of
-    the server's. An average over weight samples stands for its model, if the method does not name another predictor.
-    """
-    block = summary["validation"]["clients" if personal else "global"] if summary.get("validation") else {}
-    models = [name for name in block if (personal and not name.endswith("_sampled")) or name == "global"]
-    model = max(models, key=lambda name: block[name].get("accuracy") or 0, default="")
-    shown = f"{model}_sampled" if f"{model}_sampled" in block else model
-    value = block.get(next((name for name in block if name == summary.get("predictive")), shown), {}).get("nll")
-    return value if value is not None and math.isfinite(value) else math.inf
+    """Return the validation NLL of what a method predicts with (`whole_run.validation`); infinity where it diverged."""
+    value = validation(summary, "nll", personal) if summary.get("validation") else ""
+    return value if isinstance(value, float) and math.isfinite(value) else math.inf
 
 
 @dataclass(frozen=True)
