@@ -211,7 +211,9 @@ def seeds() -> str:
             if row["experiment"] == ground:
                 done.setdefault(row["method"], set()).add(row["seed"])
         counts = Counter(len(of) for of in done.values())
-        told = ", ".join(f"{number}: {count} method{'s' * (count > 1)}" for number, count in sorted(counts.items(), reverse=True))
+        told = ", ".join(
+            f"{number}: {count} method{'s' * (count > 1)}" for number, count in sorted(counts.items(), reverse=True)
+        )
         found.append([f"`{ground}`", told])
     return table(["ground", "finished seeds"], found)
 
