@@ -70,7 +70,9 @@ def test_columns_sort_and_switches_change_the_table(browser: Browser, page: Path
     seen.page.select_option("#view", "cost")
     assert "MB" not in seen.page.locator("#table thead").inner_text()  # there are no differences of costs
     seen.page.select_option("#other", "")
+    assert seen.page.locator("#view").input_value() == "quality"
     seen.page.select_option("#ground", "1")
+    seen.page.select_option("#view", "cost")
     assert "MB ↓" in seen.page.locator("#table thead").inner_text()
     assert "ECE" not in seen.page.locator("#table thead").inner_text()
     seen.page.select_option("#side", "personal")
